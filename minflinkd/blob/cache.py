@@ -23,7 +23,7 @@ from minflinkd.blob.errors import BlobMismatch, BlobNotFound
 from minflinkd.blob.filling import placed_or_discarded
 from minflinkd.blob.ha_store import HaStore
 from minflinkd.blob.incoming import Incoming
-from minflinkd.blob.keys import Blob, BlobKey, BlobKind, owner_name
+from minflinkd.blob.keys import Blob, BlobKey, owner_name
 from minflinkd.blob.references import References
 from minflinkd.blob.staged import StagedLists
 from minflinkd.blob.store import BlobStore
@@ -136,7 +136,7 @@ class BlobCache(Component):
         download. Raises BlobNotFound, BlobMismatch, BlobServerUnreachable, BlobServerBusy, BlobCacheClosed,
         StorageError.
         """
-        blob = (job_id, key)
+        blob = Blob(job_id, key)
         self._references.acquire(blob)
         self._staged.remove(blob)
         try:
@@ -147,25 +147,25 @@ class BlobCache(Component):
 
     def release(self, job_id: JobId | None, key: BlobKey) -> None:
         """Give one reference back. The file stays for a while, for the job's next task. Raises NotReferenced."""
-        blob = (job_id, key)
+        blob = Blob(job_id, key)
         if self._references.release(blob):
             self._staged.add(blob)
 
     def references(self, job_id: JobId | None, key: BlobKey) -> int:
-        return self._references.count((job_id, key))
+        return self._references.count(Blob(job_id, key))
 
     async def forget_job(self, job_id: JobId) -> None:
         """The job has ended or moved elsewhere. Delete at once what nobody holds, including downloads under way."""
         doomed = [
             download
-            for (job, key), download in list(self._downloads.items())
-            if job == job_id and not self._references.count((job, key))
+            for blob, download in list(self._downloads.items())
+            if blob.job_id == job_id and not self._references.count(blob)
         ]
         for download in doomed:
             download.task.cancel()
         if doomed:
             await asyncio.wait([download.task for download in doomed])
-        await self._delete((job_id, key) for key in await asyncio.to_thread(self._store.keys, job_id))
+        await self._delete(Blob(job_id, key) for key in await asyncio.to_thread(self._store.keys, job_id))
 
     def statistics(self) -> BlobCacheStatistics:
         return BlobCacheStatistics(**self._counts, corrupt=self._store.moved_aside)
@@ -202,16 +202,16 @@ class BlobCache(Component):
             result.add_done_callback(lambda done: done.exception())  # mark it as retrieved, even if no caller is left
             fetching = self._fetch(blob, result)
             try:
-                task = self.tasks.job(f"fetch {blob[1]}", fetching)
+                task = self.tasks.job(f"fetch {blob.key}", fetching)
             except RuntimeError:
-                raise BlobCacheClosed(f"blob {blob[1]} is not fetched: the TaskManager ends") from None
+                raise BlobCacheClosed(f"blob {blob.key} is not fetched: the TaskManager ends") from None
             download = self._downloads[blob] = _Download(task, result)
             task.add_done_callback(lambda _: self._finish(blob, download))
         return self._downloads[blob]
 
     def _finish(self, blob: Blob, download: _Download) -> None:
         if not download.result.done():  # cancelled, perhaps before it began
-            download.result.set_exception(BlobCacheClosed(f"the download of blob {blob[1]} was given up"))
+            download.result.set_exception(BlobCacheClosed(f"the download of blob {blob.key} was given up"))
         self._leave(blob, download)
 
     def _leave(self, blob: Blob, download: _Download) -> None:
@@ -250,7 +250,7 @@ class BlobCache(Component):
 
         Raises StorageError for errors of the local disk.
         """
-        if self._ha is None or key.kind is not BlobKind.PERMANENT or _now() < self._ha_again_at:
+        if self._ha is None or not key.is_permanent or _now() < self._ha_again_at:
             return None
         incoming = self._store.incoming(job_id, key)
         try:
@@ -301,8 +301,8 @@ class BlobCache(Component):
         await asyncio.to_thread(self._store.delete_temporaries, self._retention)
         for job_id in await asyncio.to_thread(self._store.owners):
             for key in await asyncio.to_thread(self._store.keys, job_id):
-                if not self._references.count((job_id, key)):
-                    self._staged.add((job_id, key))
+                if not self._references.count(Blob(job_id, key)):
+                    self._staged.add(Blob(job_id, key))
 
     async def _delete(self, blobs: Iterable[Blob]) -> int:
         """Delete the files that nobody holds, and then the empty directories. Return the number of files."""
@@ -313,9 +313,9 @@ class BlobCache(Component):
         for job_id, keys in by_job.items():
             async with self._lock(job_id):
                 # Decide under the lock: whoever asks for one of them from now on waits until it is gone.
-                doomed = [key for key in keys if not self._references.count((job_id, key))]
+                doomed = [key for key in keys if not self._references.count(Blob(job_id, key))]
                 for key in doomed:
-                    self._staged.remove((job_id, key))
+                    self._staged.remove(Blob(job_id, key))
                 await asyncio.to_thread(self._delete_files, job_id, doomed)
                 deleted += len(doomed)
         return deleted

@@ -62,7 +62,7 @@ class TaskManagerExchange:
         return await self._client.put_bytes(job_id, data, BlobKind.TRANSIENT)
 
     async def find(self, job_id: JobId, key: BlobKey) -> bytes:
-        if key.kind is BlobKind.TRANSIENT:
+        if not key.is_permanent:
             return await self._client.get_bytes(job_id, key)
         path = await self._cache.get(job_id, key)
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from minflinkd.blob.filling import fill
 from minflinkd.blob.incoming import Incoming
-from minflinkd.blob.keys import BlobKey, owner_name, parse_owner
+from minflinkd.blob.keys import Blob, BlobKey, owner_name, parse_owner
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import ObjectNotFound, Writer
@@ -53,12 +53,12 @@ class HaStore:
             return False
         return hasher.hexdigest() == key.sha256
 
-    async def blobs(self) -> AsyncIterator[tuple[tuple[JobId | None, BlobKey], int]]:
+    async def blobs(self) -> AsyncIterator[tuple[Blob, int]]:
         """Yield the blobs with copies, and their sizes. All else below the root is ignored. Raises StorageError."""
         async for entry in self.root.list():
             owner, _, name = self.root.relative(entry.path).partition("/")
             try:
-                blob = parse_owner(owner), BlobKey.parse(name)
+                blob = Blob(parse_owner(owner), BlobKey.parse(name))
             except InvalidId:
                 continue
             yield blob, entry.size

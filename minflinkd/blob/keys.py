@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -44,11 +44,26 @@ class BlobKey(msgspec.Struct, frozen=True, order=True):
             raise InvalidId(f"{text[:140]!r} is not a blob key", hint="p- or t-, 64 hexadecimal digits, -, 32 more")
         return cls(BlobKind(match[1]), match[2], match[3])
 
+    @property
+    def is_permanent(self) -> bool:
+        return self.kind is BlobKind.PERMANENT
+
     def __str__(self) -> str:
         return f"{self.kind.value}-{self.sha256}-{self.unique}"
 
 
-Blob = tuple[JobId | None, BlobKey]  # of a job, or of none
+class Blob(NamedTuple):
+    """A blob of a job, or of none. As text: `<key> of job <id>`."""
+
+    job_id: JobId | None
+    key: BlobKey
+
+    @property
+    def is_permanent(self) -> bool:
+        return self.key.is_permanent
+
+    def __str__(self) -> str:
+        return f"{self.key} of job {owner_name(self.job_id)}"
 
 
 def parse_sha256(text: str) -> str:

@@ -8,7 +8,8 @@ an artifact of a job that runs or can be recovered. A known blob that is not nee
 keeps the blob, or comes after and is told that it is gone. Keys are never reused, so no deletion can hit a later
 upload. A directory that is deleted as a whole is condemned in the same way.
 
-Nothing is condemned before `jobs_known`: a daemon that has not read its job store does not know what is needed.
+Before `jobs_known` nothing is condemned but transient blobs that their user deletes: a daemon that has not read its job
+store does not know what is needed. And `rotate` condemns nothing while the records contradict each other.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from minflinkd.blob.errors import BlobInUse, BlobNotFound, BlobPermanent
-from minflinkd.blob.keys import Blob, BlobKey, BlobKind, owner_name
+from minflinkd.blob.keys import Blob, BlobKey, owner_name
 from minflinkd.blob.staged import StagedLists
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.machine import InvariantViolated
+
+NAMED = 10  # blobs in the message about an invariant
 
 
 class BlobState(StrEnum):
@@ -65,7 +68,7 @@ class BlobLifecycle:
         return self._counts[blob] + self._is_artifact(blob)
 
     def state(self, blob: Blob) -> BlobState:
-        if blob in self._condemned or blob[0] in self._ending:
+        if blob in self._condemned or blob.job_id in self._ending:
             return BlobState.CONDEMNED
         if self.references(blob):
             return BlobState.REFERENCED
@@ -73,7 +76,7 @@ class BlobLifecycle:
             return BlobState.RECEIVING
         if any(blob in uploaded.blobs for uploaded in self._sets.values()):
             return BlobState.UPLOADED
-        if blob[0] in self._kept:
+        if blob.job_id in self._kept:
             return BlobState.KEPT
         return BlobState.STAGED if blob in self._staged else BlobState.UNKNOWN
 
@@ -82,7 +85,7 @@ class BlobLifecycle:
 
     def can_be_had(self, blob: Blob) -> bool:
         """False once the blob is being deleted, whether its file still exists or not."""
-        return blob not in self._condemned and blob[0] not in self._ending
+        return blob not in self._condemned and blob.job_id not in self._ending
 
     def is_held(self, job_id: JobId | None) -> bool:
         """Whether the job runs, can be recovered, is being submitted, or has a record that cannot be read."""
@@ -90,15 +93,15 @@ class BlobLifecycle:
 
     def survives(self, blob: Blob) -> bool:
         """Whether a later daemon may need it, to recover its job."""
-        return blob[1].kind is BlobKind.PERMANENT and (self._is_artifact(blob) or blob[0] in self._kept)
+        return blob.is_permanent and (self._is_artifact(blob) or blob.job_id in self._kept)
 
     def ending(self) -> tuple[JobId, ...]:
         """Return the jobs with a directory that is being deleted, or could not be deleted."""
         return tuple(self._ending)
 
-    def held(self) -> tuple[tuple[JobId, BlobKey], ...]:
+    def held(self) -> tuple[Blob, ...]:
         """Return the artifacts of all held jobs."""
-        return tuple((job_id, key) for job_id, keys in self._held.items() for key in sorted(keys))
+        return tuple(Blob(job_id, key) for job_id, keys in self._held.items() for key in sorted(keys))
 
     @property
     def staged(self) -> int:
@@ -111,11 +114,23 @@ class BlobLifecycle:
         return min(self._staged.rotates_at, *expiries) if expiries else self._staged.rotates_at
 
     def check_invariants(self) -> None:
-        for blob in {*self._condemned, *self._counts, *self._receiving, *self.held()}:
-            if blob in self._condemned and (self.references(blob) or self._receiving[blob]):
-                raise InvariantViolated(f"{blob} is condemned, and needed")
-            if blob in self._staged and self.state(blob) is not BlobState.STAGED:
-                raise InvariantViolated(f"{blob} is staged, and {self.state(blob)}")
+        """Raises InvariantViolated if a blob that is to be deleted, now or soon, is needed."""
+        wrong = [
+            f"{blob} is condemned, but has {self.references(blob)} references and {self._receiving[blob]} uploads"
+            for blob in self._condemned
+            if self.references(blob) or self._receiving[blob]
+        ]
+        wrong += [
+            f"{blob} is staged, but also {self.state(blob)}"
+            for blob in self._staged
+            if self.state(blob) is not BlobState.STAGED
+        ]
+        if wrong:
+            more = f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
+            raise InvariantViolated(
+                "; ".join(wrong[:NAMED]) + more,
+                hint="restart the daemon: it learns from its job store again which blobs are needed",
+            )
 
     # --- uploads -------------------------------------------------------------------------------------------------
 
@@ -124,10 +139,10 @@ class BlobLifecycle:
 
         Raises BlobInUse if the job is being deleted.
         """
-        self.check_not_ending(blob[0])
+        self.check_not_ending(blob.job_id)
         self._receiving[blob] += 1
         if upload_set is not None:
-            self._sets.setdefault((blob[0], upload_set), _OpenSet(now)).coming.add(blob)
+            self._sets.setdefault((blob.job_id, upload_set), _OpenSet(now)).coming.add(blob)
 
     def is_receiving(self, blob: Blob) -> bool:
         return bool(self._receiving[blob])
@@ -161,7 +176,7 @@ class BlobLifecycle:
 
     def used(self, blob: Blob, now: float) -> None:
         """A transient blob that somebody reads is kept for another retention interval."""
-        if blob[1].kind is BlobKind.TRANSIENT and blob in self._staged:
+        if not blob.is_permanent and blob in self._staged:
             self._staged.remove(blob)
             self._staged.add(blob)
 
@@ -170,7 +185,7 @@ class BlobLifecycle:
     def acquire(self, blob: Blob) -> None:
         """Take one reference. Raises BlobNotFound if the blob is being deleted."""
         if not self.can_be_had(blob):
-            raise BlobNotFound(f"blob {blob[1]} of job {owner_name(blob[0])} was deleted")
+            raise BlobNotFound(f"blob {blob} was deleted")
         self._counts[blob] += 1
         self._staged.remove(blob)
 
@@ -184,7 +199,7 @@ class BlobLifecycle:
             del self._counts[blob]
         if self.needed(blob) or not self.can_be_had(blob):
             return False
-        if at_once and blob[1].kind is BlobKind.TRANSIENT:
+        if at_once and not blob.is_permanent:
             self._condemn(blob)
             return True
         self._stage([blob], now)
@@ -192,10 +207,10 @@ class BlobLifecycle:
 
     def delete(self, blob: Blob) -> None:
         """Condemn a transient blob at once, because its user says so. Raises BlobPermanent, BlobInUse."""
-        if blob[1].kind is BlobKind.PERMANENT:
-            raise BlobPermanent(f"blob {blob[1]} is permanent: it goes with its job", hint="cancel the job")
-        if self._is_artifact(blob) or blob[0] in self._kept or self._receiving[blob]:
-            raise BlobInUse(f"blob {blob[1]} is in use", hint="try again when its job has ended")
+        if blob.is_permanent:
+            raise BlobPermanent(f"blob {blob.key} is permanent: it goes with its job", hint="cancel the job")
+        if self._is_artifact(blob) or blob.job_id in self._kept or self._receiving[blob]:
+            raise BlobInUse(f"blob {blob.key} is in use", hint="try again when its job has ended")
         if blob not in self._condemned:
             self._condemn(blob)
 
@@ -207,26 +222,26 @@ class BlobLifecycle:
         Blobs that are being deleted are not held. They are returned.
         """
         wanted = frozenset(keys)
-        gone = frozenset(key for key in wanted if not self.can_be_had((job_id, key)))
+        gone = frozenset(key for key in wanted if not self.can_be_had(Blob(job_id, key)))
         self._held[job_id] = wanted - gone
         self._kept.discard(job_id)
         for key in wanted - gone:
-            self._staged.remove((job_id, key))
+            self._staged.remove(Blob(job_id, key))
         return gone
 
     def keep(self, job_id: JobId) -> None:
         """The job's record cannot be read, so any of its blobs may be needed."""
         self._kept.add(job_id)
-        self._staged.remove_where(lambda blob: blob[0] == job_id)
+        self._staged.remove_where(lambda blob: blob.job_id == job_id)
 
     def let_go(self, job_id: JobId, now: float) -> None:
         """The job was inspected but not submitted."""
         keys = self._held.pop(job_id, frozenset())
-        self._stage([(job_id, key) for key in sorted(keys)], now)
+        self._stage([Blob(job_id, key) for key in sorted(keys)], now)
 
     def failed(self, job_id: JobId, now: float) -> None:
         """The holder of the job's transient blobs is gone. Blobs with a copy stay as they are."""
-        lost = [blob for blob in self._counts if blob[0] == job_id and blob[1].kind is BlobKind.TRANSIENT]
+        lost = [blob for blob in self._counts if blob.job_id == job_id and not blob.is_permanent]
         for blob in lost:
             del self._counts[blob]
         self._stage(lost, now)
@@ -235,17 +250,17 @@ class BlobLifecycle:
         """The job ended for good, or was never accepted. Its directory is being deleted until `ended`."""
         self._held.pop(job_id, None)
         self._kept.discard(job_id)
-        for blob in [blob for blob in self._counts if blob[0] == job_id]:
+        for blob in [blob for blob in self._counts if blob.job_id == job_id]:
             del self._counts[blob]
         for name in [name for name in self._sets if name[0] == job_id]:
             del self._sets[name]
-        self._staged.remove_where(lambda blob: blob[0] == job_id)
+        self._staged.remove_where(lambda blob: blob.job_id == job_id)
         self._ending.add(job_id)
 
     def ended(self, job_id: JobId) -> None:
         """The job's directory is gone."""
         self._ending.discard(job_id)
-        for blob in [blob for blob in self._condemned if blob[0] == job_id]:
+        for blob in [blob for blob in self._condemned if blob.job_id == job_id]:
             del self._condemned[blob]
 
     # --- cleanup -------------------------------------------------------------------------------------------------
@@ -260,7 +275,11 @@ class BlobLifecycle:
             self._stage(blobs, now)
 
     def rotate(self, now: float) -> tuple[Blob, ...]:
-        """Return everything that is condemned, including what could not be deleted earlier."""
+        """Return everything that is condemned, including what could not be deleted earlier.
+
+        Raises InvariantViolated if something of it may be needed. Nothing has changed then.
+        """
+        self.check_invariants()
         for name, uploaded in list(self._sets.items()):
             if uploaded.coming:
                 uploaded.touched = now
@@ -280,15 +299,14 @@ class BlobLifecycle:
     # --- parts ---------------------------------------------------------------------------------------------------
 
     def _is_artifact(self, blob: Blob) -> bool:
-        job_id, key = blob
-        return job_id is not None and key in self._held.get(job_id, ())
+        return blob.job_id is not None and blob.key in self._held.get(blob.job_id, ())
 
     def _uploaded(self, blob: Blob, upload_set: str | None, now: float) -> None:
         self._staged.remove(blob)
         if upload_set is None:
             self._stage([blob], now)
             return
-        uploaded = self._sets.setdefault((blob[0], upload_set), _OpenSet(now))
+        uploaded = self._sets.setdefault((blob.job_id, upload_set), _OpenSet(now))
         uploaded.touched = now
         uploaded.blobs.add(blob)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from minflinkd.blob.keys import Blob, owner_name
+from minflinkd.blob.keys import Blob
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 
@@ -25,16 +25,15 @@ class References:
         return self._counts[blob]
 
     def count_of_job(self, job_id: JobId | None) -> int:
-        return sum(count for (job, _), count in self._counts.items() if job == job_id)
+        return sum(count for blob, count in self._counts.items() if blob.job_id == job_id)
 
     def acquire(self, blob: Blob) -> None:
         self._counts[blob] += 1
 
     def release(self, blob: Blob) -> bool:
         """Give one reference back. True if nobody needs the blob any more. Raises NotReferenced."""
-        job_id, key = blob
         if not self._counts[blob]:
-            raise NotReferenced(f"blob {key} of job {owner_name(job_id)} is not referenced")
+            raise NotReferenced(f"blob {blob} is not referenced")
         self._counts[blob] -= 1
         if self._counts[blob]:
             return False

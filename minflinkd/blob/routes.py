@@ -12,8 +12,9 @@ import structlog
 from aiohttp import ClientError, hdrs, web
 from aiohttp.typedefs import Handler
 
+from minflinkd.blob.cleaning import BlobCleaner
 from minflinkd.blob.delivery import Delivery, hang_up
-from minflinkd.blob.depot import BlobDepot, Turn
+from minflinkd.blob.depot import BlobDepot
 from minflinkd.blob.errors import (
     BlobInUse,
     BlobNotFound,
@@ -22,7 +23,9 @@ from minflinkd.blob.errors import (
     BlobUnauthorized,
     http_status,
 )
-from minflinkd.blob.keys import BlobKey, BlobKind, parse_kind, parse_owner, parse_set, parse_sha256
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind, parse_kind, parse_owner, parse_set, parse_sha256
+from minflinkd.blob.reading import BlobReader, Turn
+from minflinkd.blob.receiving import BlobReceiver
 from minflinkd.blob.transfer import StoredBlob, TransferGate, finish, pieces
 from minflinkd.runtime.errors import InvalidId, MinflinkError
 from minflinkd.runtime.ids import JobId
@@ -39,18 +42,22 @@ class BlobRoutes:
     def __init__(
         self,
         depot: BlobDepot,
+        reader: BlobReader,
+        receiver: BlobReceiver,
+        cleaner: BlobCleaner,
         gate: TransferGate,
         *,
-        on_served: Callable[[JobId | None, BlobKey], object],
+        on_served: Callable[[Blob], object],
         token: str | None,
-        max_size: int | None,
         idle_timeout: float,
     ) -> None:
         self._depot = depot
+        self._reader = reader
+        self._receiver = receiver
+        self._cleaner = cleaner
         self._gate = gate
         self._on_served = on_served
         self._token = token
-        self._max_size = max_size
         self._idle_timeout = idle_timeout
         self.received = 0  # bytes
         self.sent = 0
@@ -71,7 +78,7 @@ class BlobRoutes:
         job_id, kind, sha256, upload_set = announced(request)
         self._check_size(request.content_length)
         if asks_first(request):
-            known = await self._depot.find(job_id, kind, sha256, upload_set, turn=self._gate.transfer)
+            known = await self._receiver.find(job_id, kind, sha256, upload_set, turn=self._gate.transfer)
             if known is not None:
                 key, size = known
                 return _json(StoredBlob(str(key), size), 200)
@@ -81,37 +88,38 @@ class BlobRoutes:
                 request.transport.write(_CONTINUE)
             body = _Counted(pieces(request.content, idle_timeout=self._idle_timeout))
             try:
-                key = await self._depot.receive(job_id, BlobKey.new(kind, sha256), body.pieces(), upload_set)
+                blob = Blob(job_id, BlobKey.new(kind, sha256))
+                key = await self._receiver.receive(blob, body.pieces(), upload_set)
             finally:
                 self.received += body.size
         # Not read again: a file written just now would be hashed once more.
         return _json(StoredBlob(str(key), body.size), 201)
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        self._depot.complete(parse_owner(request.match_info["job"]), parse_set(request.match_info["set"]))
+        self._receiver.complete(parse_owner(request.match_info["job"]), parse_set(request.match_info["set"]))
         return web.Response(status=204)
 
     def _check_size(self, size: int | None) -> None:
-        if self._max_size is not None and size is not None and size > self._max_size:
-            raise BlobTooLarge(f"{size} bytes are more than {self._max_size}", hint="raise blob.max-size")
+        limit = self._depot.max_size
+        if limit is not None and size is not None and size > limit:
+            raise BlobTooLarge(f"{size} bytes are more than {limit}", hint="raise blob.max-size")
 
     # --- downloads -----------------------------------------------------------------------------------------------
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
-        job_id, key = parse_owner(request.match_info["job"]), BlobKey.parse(request.match_info["key"])
+        blob = _named(request)
         deletes = _flag(request, "delete")
-        if deletes and key.kind is BlobKind.PERMANENT:
-            raise BlobPermanent(f"blob {key} is permanent: it goes with its job", hint="ask without delete=true")
+        if deletes and blob.is_permanent:
+            raise BlobPermanent(f"blob {blob.key} is permanent: it goes with its job", hint="ask without delete=true")
         if request.method == hdrs.METH_HEAD:
-            return await self._send(request, job_id, key, turn=self._gate.transfer)
+            return await self._send(request, blob, turn=self._gate.transfer)
         async with self._gate.transfer():
-            return await self._send(request, job_id, key, deletes=deletes)
+            return await self._send(request, blob, deletes=deletes)
 
     async def _send(
         self,
         request: web.Request,
-        job_id: JobId | None,
-        key: BlobKey,
+        blob: Blob,
         *,
         turn: Turn = nullcontext,
         deletes: bool = False,
@@ -119,14 +127,14 @@ class BlobRoutes:
         """Send the file. What follows is done even if the client leaves with the last byte, which cancels this."""
         store = self._depot.store
         if request.headers.get(hdrs.CACHE_CONTROL) == "no-cache":  # what this client received does not match the key
-            store.doubt(job_id, key)
-        file = await self._depot.reader(job_id, key, turn=turn)
-        self._on_served(job_id, key)
+            store.doubt(*blob)
+        file = await self._reader.open(blob, turn=turn)
+        self._on_served(blob)
         delivery = Delivery(
             request,
             file,
-            key,
-            trusted=store.trusted(job_id, key, file),
+            blob.key,
+            trusted=store.trusted(*blob, file),
             unchanged=file.unchanged,
             threads=self._depot.threads,
             idle_timeout=self._idle_timeout,
@@ -136,12 +144,12 @@ class BlobRoutes:
         finally:
             self.sent += delivery.sent
             if delivery.corrupt:
-                store.doubt(job_id, key)
+                store.doubt(*blob)
             elif delivery.verified:
-                store.confirm(job_id, key, file)
+                store.confirm(*blob, file)
             file.close()
             if deletes and delivery.reached_the_end:
-                await finish(self._depot.delete(job_id, key))
+                await finish(self._cleaner.delete(blob))
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         """List all blobs. The answer is streamed, because there may be many."""
@@ -149,7 +157,7 @@ class BlobRoutes:
         response.content_type = "application/json"
         await response.prepare(request)
         between = b"["
-        async for page in self._depot.pages():
+        async for page in self._reader.pages():
             body = b",".join(msgspec.json.encode(blob) for blob in page)
             async with asyncio.timeout(self._idle_timeout):
                 await response.write(between + body)
@@ -161,8 +169,7 @@ class BlobRoutes:
     # --- deletion ------------------------------------------------------------------------------------------------
 
     async def _delete_one(self, request: web.Request) -> web.StreamResponse:
-        job_id, key = parse_owner(request.match_info["job"]), BlobKey.parse(request.match_info["key"])
-        await self._depot.delete(job_id, key)
+        await self._cleaner.delete(_named(request))
         return web.Response(status=204)
 
     async def _delete_job(self, request: web.Request) -> web.StreamResponse:
@@ -171,7 +178,7 @@ class BlobRoutes:
             raise BlobInUse("blobs of no job are deleted one by one", hint="DELETE /blobs/none/<key>")
         if self._depot.lifecycle.is_held(job_id):
             raise BlobInUse(f"job {job_id} has not ended; its blobs go when it does", hint="cancel it")
-        await finish(self._depot.delete_job(job_id))  # even for a client that does not wait for it
+        await finish(self._cleaner.delete_job(job_id))  # even for a client that does not wait for it
         return web.Response(status=204)
 
     # --- around every request ------------------------------------------------------------------------------------
@@ -246,6 +253,11 @@ class _Counted:
         async for piece in self._source:
             self.size += len(piece)
             yield piece
+
+
+def _named(request: web.Request) -> Blob:
+    """Return the blob that the path names. Raises InvalidId."""
+    return Blob(parse_owner(request.match_info["job"]), BlobKey.parse(request.match_info["key"]))
 
 
 def announced(request: web.Request) -> tuple[JobId | None, BlobKind, str, str | None]:

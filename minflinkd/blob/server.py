@@ -17,19 +17,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
 from aiohttp import web
 
+from minflinkd.blob.cleaning import BlobCleaner
 from minflinkd.blob.depot import BlobDepot
 from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.ha_store import HaStore
-from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind
 from minflinkd.blob.lifecycle import BlobLifecycle
+from minflinkd.blob.mending import CopyMender
+from minflinkd.blob.reading import BlobReader
+from minflinkd.blob.receiving import BlobReceiver
 from minflinkd.blob.routes import BlobRoutes
 from minflinkd.blob.store import BlobStore
 from minflinkd.blob.transfer import CHUNK, BlobInfo, TransferGate
@@ -42,11 +44,8 @@ from minflinkd.storage.location import Location
 from minflinkd.storage.os_errors import os_errors
 from minflinkd.storage.parallel import for_each
 
-log = structlog.get_logger(__name__)
-
 READ_BUFFER = 256 * 1024  # bytes of a request buffered before they are read; at most twice that
 SHORTEST_PAUSE = 0.01  # seconds between two rotations
-DOUBTS = 1000  # copies waiting to be checked
 RESTORATIONS = 4  # artifacts of a recovered job fetched at a time
 
 
@@ -113,11 +112,8 @@ class BlobServer(Component):
         self._token = token
         self._ha_store = ha_store
         self._clock = clock or SystemClock()
-        self._leads = leads
         self._gate = TransferGate(options.transfers, options.backlog, options.longest_wait)
         self._jobs_known = asyncio.Event()
-        self._doubted: asyncio.Queue[tuple[JobId, BlobKey]] = asyncio.Queue(DOUBTS)
-        self._checked: dict[tuple[JobId, BlobKey], float] = {}  # when the copy was last looked at
         self._runner: web.AppRunner | None = None
         self._port = 0
         self._orderly = False
@@ -131,12 +127,18 @@ class BlobServer(Component):
             max_size=options.max_size,
             leads=leads,
         )
+        self._reader = BlobReader(self._depot)
+        self._receiver = BlobReceiver(self._depot, self._reader)
+        self._mender = CopyMender(self._depot, self._reader, interval=options.cleanup_interval)
+        self._cleaner = BlobCleaner(self._depot, self._mender, retention=options.retention)
         self._routes = BlobRoutes(
             self._depot,
+            self._reader,
+            self._receiver,
+            self._cleaner,
             self._gate,
             on_served=self._served,
             token=token,
-            max_size=options.max_size,
             idle_timeout=options.idle_timeout,
         )
 
@@ -157,29 +159,31 @@ class BlobServer(Component):
         Raises BlobTooLarge, BlobInUse (the job's blobs are being deleted), StorageError.
         """
         sha256 = (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
-        known = await self._depot.find(job_id, kind, sha256, None)
+        known = await self._receiver.find(job_id, kind, sha256, None)
         if known is not None:
             key, _ = known
         else:
-            key = await self._depot.receive(job_id, BlobKey.new(kind, sha256), _in_pieces(data), None)
-        self._lifecycle.acquire((job_id, key))
+            blob = Blob(job_id, BlobKey.new(kind, sha256))
+            key = await self._receiver.receive(blob, _in_pieces(data), None)
+        self._lifecycle.acquire(Blob(job_id, key))
         return key
 
     def acquire(self, job_id: JobId | None, key: BlobKey) -> None:
         """Take one more reference. Raises BlobNotFound if the blob is being deleted."""
-        self._lifecycle.acquire((job_id, key))
+        self._lifecycle.acquire(Blob(job_id, key))
 
     async def release(self, job_id: JobId | None, key: BlobKey, *, at_once: bool = False) -> None:
         """Give one reference back.
 
         With none left the blob is staged; with `at_once` a TRANSIENT one is deleted now (B18).
         """
-        if self._lifecycle.release((job_id, key), self._clock.monotonic(), at_once=at_once):
-            await self._depot.delete_condemned([(job_id, key)])
+        blob = Blob(job_id, key)
+        if self._lifecycle.release(blob, self._clock.monotonic(), at_once=at_once):
+            await self._cleaner.delete_condemned([blob])
 
     async def read(self, job_id: JobId | None, key: BlobKey) -> bytes:
         """Read a whole small blob, verified. Raises BlobNotFound, StorageError."""
-        file = await self._depot.reader(job_id, key)
+        file = await self._reader.open(Blob(job_id, key))
         try:
             with os_errors(self._store.path(job_id, key)):
                 return await self._depot.in_thread(file.readall)
@@ -191,19 +195,19 @@ class BlobServer(Component):
 
         Raises BlobNotFound, StorageError.
         """
-        return await self._depot.path(job_id, key)
+        return await self._reader.path(Blob(job_id, key))
 
     async def contains(self, job_id: JobId | None, key: BlobKey) -> bool:
         """Whether the blob can be served, from here or from the HA store. Raises StorageError if this is not known."""
         try:
-            await self._depot.path(job_id, key)
+            await self._reader.path(Blob(job_id, key))
         except BlobNotFound:
             return False
         return True
 
     async def blobs(self) -> list[BlobInfo]:
         """Return all local blobs, in the order of jobs and keys."""
-        return [blob async for page in self._depot.pages() for blob in page]
+        return [blob async for page in self._reader.pages() for blob in page]
 
     def statistics(self) -> BlobStatistics:
         return BlobStatistics(
@@ -212,7 +216,7 @@ class BlobServer(Component):
             running=self._gate.running,
             waiting=self._gate.waiting,
             staged=self._lifecycle.staged,
-            deleted=self._depot.deleted,
+            deleted=self._cleaner.deleted,
             moved_aside=self._store.moved_aside,
         )
 
@@ -254,14 +258,14 @@ class BlobServer(Component):
         Raises BlobNotFound if an artifact has no good copy, StorageError.
         """
         self._lifecycle.hold(job_id, keys)
-        await for_each(keys, lambda key: self._depot.path(job_id, key), limit=RESTORATIONS)
+        await for_each(keys, lambda key: self._reader.path(Blob(job_id, key)), limit=RESTORATIONS)
 
     async def delete_job(self, job_id: JobId) -> None:
         """The job ended for good or was refused. Delete all its blobs, here and in the HA store, whatever their counts.
 
         Idempotent. Raises StorageError; repeat the call then.
         """
-        await self._depot.delete_job(job_id)
+        await self._cleaner.delete_job(job_id)
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
@@ -279,7 +283,7 @@ class BlobServer(Component):
         self.tasks.loop("rotation", self._rotate)
         self.tasks.loop("cleanup", self._keep_clean)
         if self._ha_store is not None:
-            self.tasks.loop("copies", self._mend_copies)
+            self.tasks.loop("copies", self._mender.mend_doubted)
 
     async def _before_stop(self) -> None:
         self._orderly = True
@@ -290,7 +294,7 @@ class BlobServer(Component):
             self._runner = None
         if self._orderly:
             self._orderly = False
-            await self._depot.clear()
+            await self._cleaner.clear()
         self._depot.close()
 
     async def _listen(self, runner: web.AppRunner) -> int:
@@ -309,8 +313,8 @@ class BlobServer(Component):
         """Rotate when the staged lists are due, independently of the cleanup (B16)."""
         await self._jobs_known.wait()
         while True:
-            await self._depot.delete_condemned(self._lifecycle.rotate(self._clock.monotonic()))
-            await self._clock.sleep(max(self._lifecycle.due_at - self._clock.monotonic(), SHORTEST_PAUSE))
+            again_at = await self._cleaner.rotate()
+            await self._clock.sleep(max(again_at - self._clock.monotonic(), SHORTEST_PAUSE))
 
     async def _keep_clean(self) -> None:
         await self._jobs_known.wait()
@@ -320,35 +324,11 @@ class BlobServer(Component):
 
     async def clean_up(self) -> None:
         """Run the cleanup once: stage what nobody needs, and delete what has been staged long enough (B16)."""
-        try:
-            await self._depot.look_around(self._options.retention)
-        except MinflinkError as error:
-            log.warning("the cleanup of blobs is tried again later", error=str(error))
-        await self._depot.delete_condemned(self._lifecycle.rotate(self._clock.monotonic()))
+        await self._cleaner.clean_up()
 
-    def _served(self, job_id: JobId | None, key: BlobKey) -> None:
-        now = self._clock.monotonic()
-        self._lifecycle.used((job_id, key), now)
-        if job_id is None or key.kind is BlobKind.TRANSIENT or self._ha_store is None or self._doubted.full():
-            return
-        if now - self._checked.get((job_id, key), -math.inf) >= self._options.cleanup_interval:
-            self._checked[job_id, key] = now
-            self._doubted.put_nowait((job_id, key))
-
-    async def _mend_copies(self) -> None:
-        """Check copies.
-
-        Caches ask the HA store first, so a request to this server suggests that the copy there is not good.
-        """
-        while True:
-            job_id, key = await self._doubted.get()
-            try:
-                await self._depot.mend_copy(job_id, key)
-            except MinflinkError as error:
-                log.warning("the copy of a blob cannot be checked", blob=str(key), job=job_id, error=str(error))
-                self._checked.pop((job_id, key), None)
-            limit = self._clock.monotonic() - self._options.cleanup_interval
-            self._checked = {blob: at for blob, at in self._checked.items() if at > limit}
+    def _served(self, blob: Blob) -> None:
+        self._lifecycle.used(blob, self._clock.monotonic())
+        self._mender.doubt(blob)
 
 
 class PortsTaken(MinflinkError):

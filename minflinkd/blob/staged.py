@@ -7,7 +7,7 @@ too early.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -24,6 +24,10 @@ class StagedLists(Generic[T]):
 
     def __contains__(self, item: T) -> bool:
         return item in self._first or item in self._second
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield the items in the order of their arrival."""
+        yield from (*self._first, *self._second)
 
     def __len__(self) -> int:
         return len(self._first) + len(self._second)
@@ -44,7 +48,7 @@ class StagedLists(Generic[T]):
         self._second.pop(item, None)
 
     def remove_where(self, matches: Callable[[T], bool]) -> None:
-        for item in [item for item in (*self._first, *self._second) if matches(item)]:
+        for item in [item for item in self if matches(item)]:
             self.remove(item)
 
     def rotate(self, now: float) -> tuple[T, ...]:

@@ -22,7 +22,7 @@ import structlog
 from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.files import BlobFile, Identity, open_directory, open_regular
 from minflinkd.blob.incoming import Incoming
-from minflinkd.blob.keys import BlobKey, BlobKind, owner_name, parse_owner
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind, owner_name, parse_owner
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.os_errors import os_errors
@@ -40,8 +40,7 @@ _GRANULARITY_NS = 20_000_000  # of file times: twice the longest tick of a kerne
 class StoredFile(NamedTuple):
     """One file of the store, as a listing found it."""
 
-    job_id: JobId | None
-    key: BlobKey
+    blob: Blob
     size: int
     modified_ms: int
 
@@ -74,7 +73,7 @@ class BlobStore:
             *(temporary, target, key.sha256),
             max_size=max_size,
             follow_links=False,
-            durable=self._durable and key.kind is BlobKind.PERMANENT,
+            durable=self._durable and key.is_permanent,
             on_placed=placed,
         )
         self._receiving.add(incoming)
@@ -184,8 +183,8 @@ class BlobStore:
             for entry in os.scandir(directory):
                 with contextlib.suppress(InvalidId, FileNotFoundError):
                     key, found = BlobKey.parse(entry.name), entry.stat(follow_symlinks=False)
-                    files.append(StoredFile(job_id, key, found.st_size, found.st_mtime_ns // 1_000_000))
-        return sorted(files, key=lambda file: file.key)
+                    files.append(StoredFile(Blob(job_id, key), found.st_size, found.st_mtime_ns // 1_000_000))
+        return sorted(files, key=lambda file: file.blob.key)
 
     def delete(self, job_id: JobId | None, key: BlobKey) -> None:
         """Delete a blob. It is no error if it does not exist."""

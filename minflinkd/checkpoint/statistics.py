@@ -1,11 +1,11 @@
 """What is known of a job's checkpoints (C30): frozen records, and pure functions that update and summarise them.
 
-The coordinator reports what happened. `flink_json` displays it.
+The coordinator reports what happened. `rest/checkpoints_json.py` shows it, `rest/measuring.py` makes metrics of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -23,6 +23,43 @@ class CheckpointStatus(StrEnum):
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """Flink's StatsSummaryDto, with its names. All values are zero if there are no samples."""
+
+    min: float = 0
+    max: float = 0
+    avg: float = 0
+    p50: float = 0
+    p90: float = 0
+    p95: float = 0
+    p99: float = 0
+    p999: float = 0
+
+
+def summary(values: Sequence[float]) -> Summary:
+    ordered = sorted(values)
+    if not ordered:
+        return Summary()
+    return Summary(
+        min=ordered[0],
+        max=ordered[-1],
+        avg=sum(ordered) // len(ordered),
+        p50=_quantile(ordered, 0.5),
+        p90=_quantile(ordered, 0.9),
+        p95=_quantile(ordered, 0.95),
+        p99=_quantile(ordered, 0.99),
+        p999=_quantile(ordered, 0.999),
+    )
+
+
+def _quantile(ordered: Sequence[float], q: float) -> float:
+    """Interpolate between the two nearest samples."""
+    position = q * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return round(ordered[below] + (ordered[above] - ordered[below]) * (position - below), 3)
 
 
 class FileFigures(msgspec.Struct, frozen=True, kw_only=True):

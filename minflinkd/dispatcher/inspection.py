@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import msgspec
 from msgspec.structs import replace
 
-from minflinkd.checkpoint import flink_json, offsets, statistics
+from minflinkd.checkpoint import messages as c
+from minflinkd.checkpoint.offsets import Offsets, read_offsets
 from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.dispatcher.job_results import JobResults
 from minflinkd.dispatcher.job_run import JobRun, waiting
 from minflinkd.dispatcher.job_store import StoredJob, Unreadable
@@ -42,8 +43,9 @@ class Inspection:
     def attach(self, mailbox: Mailbox) -> None:
         mailbox.on(j.ListJobs, self._list)
         mailbox.on(j.GetJob, self._get)
-        mailbox.on(j.GetCheckpoints, self._checkpoints)
-        mailbox.on(j.GetOffsets, self._offsets)
+        mailbox.on(c.GetCheckpoints, self._checkpoints)
+        mailbox.on(c.GetCheckpointOptions, self._options)
+        mailbox.on(c.GetOffsets, self._offsets)
 
     def all(self) -> tuple[j.JobDetails, ...]:
         running = [run.details() for run in self._runs.values()]
@@ -66,34 +68,27 @@ class Inspection:
             return unreadable
         raise NotFound(f"there is no job {job_id}", hint="`minflinkd list --all` shows the jobs")
 
-    async def _checkpoints(self, request: j.GetCheckpoints) -> j.JsonAnswer:
-        details = self.details(request.job_id)
+    async def _checkpoints(self, request: c.GetCheckpoints) -> CheckpointStatistics:
+        self.details(request.job_id)
         if (run := self._runs.get(request.job_id)) is not None:
-            found = run.checkpoints()
-        elif (result := self._results.get(request.job_id)) is not None:
-            found = result.checkpoints
-        else:
-            found = statistics.CheckpointStatistics()
-        if request.config:
-            shown = flink_json.config_to_flink_json(self._checkpoint_options(details.graph))
-        elif request.checkpoint_id is not None:
-            as_json = flink_json.subtasks_to_flink_json if request.subtasks else flink_json.details_to_flink_json
-            shown = as_json(found, request.checkpoint_id)
-        else:
-            shown = flink_json.to_flink_json(found)
-        return j.JsonAnswer(body=msgspec.json.encode(shown))
+            return run.checkpoints()
+        if (result := self._results.get(request.job_id)) is not None:
+            return result.checkpoints
+        return CheckpointStatistics()
 
-    async def _offsets(self, request: j.GetOffsets) -> j.JsonAnswer:
+    async def _options(self, request: c.GetCheckpointOptions) -> CheckpointOptions:
+        return self._checkpoint_options(self.details(request.job_id).graph)
+
+    async def _offsets(self, request: c.GetOffsets) -> Offsets:
         """Return the job's offsets. For a job without a JobMaster, they are the last recorded ones."""
         self.details(request.job_id)
         run = self._runs.get(request.job_id)
         if run is not None and run.master is not None:
-            return j.JsonAnswer(body=offsets.encode(run.master.offsets()))
+            return run.master.offsets()
         try:
-            recorded = await offsets.read_offsets(self._checkpoints_of(request.job_id))
+            return await read_offsets(self._checkpoints_of(request.job_id))
         except ObjectNotFound:
-            recorded = offsets.Offsets(job_id=request.job_id)
-        return j.JsonAnswer(body=offsets.encode(recorded))
+            return Offsets(job_id=request.job_id)
 
 
 def _overview(details: j.JobDetails) -> j.JobOverview:

@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 from msgspec.structs import replace as copy
 
-from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.blob.keys import BlobKey
 from minflinkd.checkpoint import hooks
 from minflinkd.dispatcher.blobs import Blobs
 from minflinkd.dispatcher.libraries import with_units
@@ -173,7 +173,7 @@ def _permanent_key(text: str | None) -> BlobKey | None:
         key = None if text is None else BlobKey.parse(text)
     except InvalidId:
         return None
-    return key if key is not None and key.kind is BlobKind.PERMANENT else None
+    return key if key is not None and key.is_permanent else None
 
 
 def without_python(graph: JobGraph) -> JobGraph:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -35,7 +35,7 @@ SNAPSHOT_AGE = 0.05  # seconds for which everybody gets the same answer about th
 _encoder = msgspec.json.Encoder(enc_hook=encode_unit)
 
 
-def encode(body: msgspec.Struct | list[Any]) -> bytes:
+def encode(body: msgspec.Struct | Mapping[str, Any] | list[Any]) -> bytes:
     return _encoder.encode(body)
 
 
@@ -43,7 +43,7 @@ def json_bytes(body: bytes, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, content_type=JSON, charset="utf-8")
 
 
-def json_answer(body: msgspec.Struct | list[Any], status: int = 200) -> web.Response:
+def json_answer(body: msgspec.Struct | Mapping[str, Any] | list[Any], status: int = 200) -> web.Response:
     return json_bytes(encode(body), status)
 
 

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from minflinkd.checkpoint.messages import GetCheckpoints
 from minflinkd.checkpoint.offsets import value
+from minflinkd.checkpoint.statistics import CheckpointStatistics, summary
 from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.blobs import BlobListing
-from minflinkd.rest.schemas import Checkpoints
-from minflinkd.rpc.jobs import GetCheckpoints, GetJob, JobDetails, JobOverview, JobStatus, RepeatedFailures, TaskDetails
+from minflinkd.rpc.jobs import GetJob, JobDetails, JobOverview, JobStatus, RepeatedFailures, TaskDetails
 from minflinkd.rpc.messages import Request
 from minflinkd.runtime.errors import MinflinkError
 
@@ -61,8 +62,8 @@ class Measuring:
         details = await self._ask(GetJob(job_id=job.job_id))
         if details is None:
             return None
-        answer = await self._ask(GetCheckpoints(job_id=job.job_id))
-        return _job_sample(details, _checkpoint_sample(answer.body) if answer is not None else None)
+        statistics = await self._ask(GetCheckpoints(job_id=job.job_id))
+        return _job_sample(details, None if statistics is None else _checkpoint_sample(statistics))
 
     async def _resources(self, sample: ClusterSample) -> ClusterSample:
         try:
@@ -144,39 +145,35 @@ def _numbers(offset: Any, part: str) -> Iterator[tuple[str, float]]:
         yield part, float(offset)
 
 
-def _checkpoint_sample(body: bytes) -> CheckpointSample | None:
-    try:
-        statistics = msgspec.json.decode(body, type=Checkpoints)
-    except msgspec.MsgspecError:
-        return None
-    last, own, durations = statistics.latest.completed, statistics.minflinkd, statistics.summary.end_to_end_duration
+def _checkpoint_sample(statistics: CheckpointStatistics) -> CheckpointSample:
+    last, files, durations = statistics.latest_completed, statistics.files, summary(statistics.durations_ms)
     quantiles = {"0.5": durations.p50, "0.95": durations.p95, "0.99": durations.p99}
     return CheckpointSample(
-        restored=statistics.counts.restored,
-        refused=own.refused,
-        consecutive_failures=own.consecutive_failures,
-        consecutive_trigger_failures=own.consecutive_trigger_failures,
-        interval=own.interval / 1000,
+        completed=statistics.completed,
+        failed=statistics.failed,
+        restored=statistics.restored,
+        in_progress=len(statistics.in_progress),
+        failed_by_cause={cause.value: count for cause, count in sorted(statistics.failed_by_cause.items())},
+        refused={reason.value: count for reason, count in sorted(statistics.refused.items())},
+        consecutive_failures=statistics.consecutive_failures,
+        consecutive_trigger_failures=statistics.consecutive_trigger_failures,
+        interval=statistics.interval_ms / 1000,
         durations={quantile: ms / 1000 for quantile, ms in quantiles.items()} if last else {},
-        last_completed=last.latest_ack_timestamp / 1000 if last else None,
-        last_alignment=last.minflinkd.alignment / 1000 if last else 0.0,
-        last_bytes_aligned=last.alignment_buffered if last else 0,
-        completed=statistics.counts.completed,
-        failed=statistics.counts.failed,
-        in_progress=statistics.counts.in_progress,
-        failed_by_cause=own.failed_by_cause,
-        last_duration=last.end_to_end_duration / 1000 if last else 0.0,
-        last_bytes_full=last.state_size if last else 0,
-        last_bytes_uploaded=last.checkpointed_size if last else 0,
-        physical_files=own.files.physical,
-        logical_files=own.files.logical,
-        bytes_stored=own.files.bytes_stored,
-        bytes_referenced=own.files.bytes_referenced,
-        amplification=own.files.amplification,
-        files_deleting=own.files.deleting,
-        files_created=own.files.created,
-        files_deleted=own.files.deleted,
-        compactions=own.files.compactions,
-        bytes_rewritten=own.files.bytes_rewritten,
-        calls={kind: (made.count, made.ms / 1000) for kind, made in own.calls.items()},
+        last_completed=last.latest_ack_ms / 1000 if last else None,
+        last_duration=last.duration_ms / 1000 if last else 0.0,
+        last_alignment=last.alignment_ms / 1000 if last else 0.0,
+        last_bytes_aligned=last.alignment_bytes if last else 0,
+        last_bytes_full=last.bytes_full if last else 0,
+        last_bytes_uploaded=last.bytes_uploaded if last else 0,
+        physical_files=files.physical,
+        logical_files=files.logical,
+        bytes_stored=files.bytes_stored,
+        bytes_referenced=files.bytes_referenced,
+        amplification=files.amplification,
+        files_deleting=files.deleting,
+        files_created=statistics.files_created,
+        files_deleted=statistics.files_deleted,
+        compactions=statistics.compactions,
+        bytes_rewritten=statistics.bytes_rewritten,
+        calls={kind: (made.count, made.ms / 1000) for kind, made in sorted(statistics.calls.items())},
     )

@@ -248,31 +248,6 @@ class GetJob(Request[JobDetails], frozen=True):
     job_id: JobId
 
 
-class JsonAnswer(Message, frozen=True):
-    """JSON in Flink's form, produced by the component that owns the data."""
-
-    body: bytes
-
-
-class GetCheckpoints(Request[JsonAnswer], frozen=True):
-    """Answer Flink's /jobs/:id/checkpoints, or one of the paths below it.
-
-    With `config`: .../config. With an id: .../details/:id. With `subtasks`: the answers of .../subtasks/:vertexid, by
-    task. Refused with `not-found`.
-    """
-
-    job_id: JobId
-    checkpoint_id: int | None = None
-    config: bool = False
-    subtasks: bool = False
-
-
-class GetOffsets(Request[JsonAnswer], frozen=True):
-    """The offsets of a job's sources (C26), in the form of `offsets.json`. Refused with `not-found`."""
-
-    job_id: JobId
-
-
 class CancelJob(Request[Done], frozen=True):
     """Answered when the cancellation has begun. Refused with `conflict` if the job has ended."""
 

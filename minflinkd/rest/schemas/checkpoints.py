@@ -1,4 +1,4 @@
-"""The parts of checkpoint answers that are read here. `checkpoint.flink_json` produces all of Flink's JSON."""
+"""What the command line reads of the answers about checkpoints. `rest/checkpoints_json.py` writes all of them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from minflinkd.checkpoint.causes import (
     FailureCause,
     Refusal,
 )
-from minflinkd.checkpoint.flink_json import to_flink_json
 from minflinkd.checkpoint.layout import InvalidPhysicalFile
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import ErrorInfo
@@ -38,9 +37,10 @@ async def test_periodic_checkpoints_come_every_interval_and_only_the_latest_is_k
         latest = coordinator.latest()
         assert latest is not None
         assert latest.checkpoint_id == 3
-        shown = to_flink_json(coordinator.statistics())
-        assert shown["counts"]["completed"] == 3
-        assert shown["latest"]["completed"]["external_path"].endswith("/chk-3/_metadata")
+        statistics = coordinator.statistics()
+        assert statistics.completed == 3
+        assert statistics.latest_completed is not None
+        assert statistics.latest_completed.path.endswith("/chk-3/_metadata")
 
 
 async def test_a_checkpoint_that_overtakes_the_interval_delays_the_next_one() -> None:
@@ -163,7 +163,9 @@ async def test_a_failover_goes_on_from_the_latest_checkpoint() -> None:
         world.run({A: A2, B: B2})
         await asyncio.sleep(1)
         assert (B2, 1) not in world.published  # the restored attempt published it before it ran
-        assert to_flink_json(coordinator.statistics())["latest"]["restored"]["id"] == 1
+        restored = coordinator.statistics().latest_restored
+        assert restored is not None
+        assert restored.checkpoint_id == 1
 
 
 async def test_a_restore_waits_until_a_failed_write_is_certainly_undone() -> None:
@@ -215,9 +217,10 @@ async def test_a_new_coordinator_finds_what_the_old_one_left() -> None:
         assert point is not None
         assert point.checkpoint_id == 1
         world.run({A: A2, B: B2})
-        shown = to_flink_json(successor.statistics())
-        assert (shown["counts"]["completed"], shown["counts"]["restored"]) == (1, 1)
-        assert shown["latest"]["completed"]["id"] == 1
+        statistics = successor.statistics()
+        assert (statistics.completed, statistics.restored) == (1, 1)
+        assert statistics.latest_completed is not None
+        assert statistics.latest_completed.checkpoint_id == 1
         assert (await successor.trigger()).checkpoint_id > 9
         assert successor.statistics().completed == 2
         assert orphan not in world.storage.objects
@@ -290,15 +293,17 @@ async def test_checkpoints_that_take_longer_than_their_interval_are_warned_of() 
         async with world.coordinator as coordinator:
             world.run(TASKS)
             await asyncio.sleep(20)
-            slow = to_flink_json(coordinator.statistics())
+            slow = coordinator.statistics()
             world.snapshot_takes[B] = 0.5
             await asyncio.sleep(10)
-            quick = to_flink_json(coordinator.statistics())
-    assert "it took 5.0 s, longer than the interval of 2 s" in slow["latest"]["completed"]["minflinkd"]["warning"]
+            quick = coordinator.statistics()
+    assert slow.latest_completed is not None
+    assert "it took 5.0 s, longer than the interval of 2 s" in slow.latest_completed.warning
     assert [log["event"] for log in logs].count("checkpoints take longer than their interval") == 1
-    assert quick["latest"]["completed"]["minflinkd"]["warning"] == ""
-    assert slow["minflinkd"]["interval"] == 2000
-    assert quick["latest"]["completed"]["minflinkd"]["notify"] >= 0
+    assert quick.latest_completed is not None
+    assert quick.latest_completed.warning == ""
+    assert slow.interval_ms == 2000
+    assert quick.latest_completed.notify_ms >= 0
 
 
 async def test_what_a_set_up_costs_that_fails_is_counted() -> None:
@@ -309,14 +314,14 @@ async def test_what_a_set_up_costs_that_fails_is_counted() -> None:
         async with world.coordinator as coordinator:
             world.run(TASKS)
             await asyncio.sleep(25)
-            shown = to_flink_json(coordinator.statistics())
+            broken = coordinator.statistics()
             world.storage.broken.clear()
             await asyncio.sleep(10)
-            after = to_flink_json(coordinator.statistics())
-    assert shown["counts"]["failed"] == 2
-    assert shown["minflinkd"]["failed-by-cause"] == {"trigger-failure": 2}
-    assert shown["minflinkd"]["consecutive-trigger-failures"] == 2
-    assert after["minflinkd"]["consecutive-trigger-failures"] == 0
+            repaired = coordinator.statistics()
+    assert broken.failed == 2
+    assert broken.failed_by_cause == {FailureCause.TRIGGER_FAILURE: 2}
+    assert broken.consecutive_trigger_failures == 2
+    assert repaired.consecutive_trigger_failures == 0
     assert world.failures == []
 
 

@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from minflinkd.checkpoint import hooks
 from minflinkd.checkpoint.causes import CheckpointFailed, FailureCause
-from minflinkd.checkpoint.flink_json import to_flink_json
 from minflinkd.checkpoint.hooks import MasterHook, MasterHookFailed, MasterHookMissing, UnknownMasterHook
 from tests.sim.checkpoint.world import World
 from tests.unit.checkpoint.builders import JOB, TASKS
@@ -88,8 +87,8 @@ async def test_a_hook_that_fails_aborts_the_checkpoint_and_the_next_one_is_tried
     assert (statistics.failed_by_cause, statistics.completed) == ({FailureCause.MASTER_HOOK: 2}, 1)
     assert statistics.consecutive_trigger_failures == 0
     assert world.failures == []
-    failed = to_flink_json(statistics)["latest"]["failed"]
-    assert "ValueError: the other system is away" in failed["failure_message"]
+    assert statistics.latest_failed is not None
+    assert "ValueError: the other system is away" in str(statistics.latest_failed.error)
 
 
 async def test_a_hook_that_overruns_is_given_up_and_asked_again_when_it_has_returned() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minflinkd.blob.keys import BlobKey, BlobKind, owner_name, parse_kind, parse_owner, parse_sha256
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind, owner_name, parse_kind, parse_owner, parse_sha256
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId
 
@@ -19,6 +19,15 @@ def test_a_key_survives_its_text(kind: BlobKind) -> None:
     assert len(bytes.fromhex(key.unique)) == 16
     assert str(key).startswith(f"{kind.value}-{SHA256}-")
     assert BlobKey.new(kind, SHA256) != key
+
+
+@pytest.mark.parametrize(("job_id", "owner"), [(JobId("a" * 32), "a" * 32), (None, "none")])
+def test_a_blob_is_named_by_its_key_and_its_job(job_id: JobId | None, owner: str) -> None:
+    """Messages name both, because the same content may be stored for two jobs (B1, B2)."""
+    blob = Blob(job_id, BlobKey.new(BlobKind.TRANSIENT, SHA256))
+    assert str(blob) == f"{blob.key} of job {owner}"
+    assert not blob.is_permanent
+    assert Blob(job_id, BlobKey.new(BlobKind.PERMANENT, SHA256)).is_permanent
 
 
 @given(st.text(max_size=160))

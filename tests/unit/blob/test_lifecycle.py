@@ -13,6 +13,7 @@ from minflinkd.blob.errors import BlobInUse, BlobNotFound, BlobPermanent
 from minflinkd.blob.keys import Blob, BlobKey, BlobKind
 from minflinkd.blob.lifecycle import BlobLifecycle, BlobState
 from minflinkd.runtime.ids import JobId
+from minflinkd.runtime.machine import InvariantViolated
 
 R = 100.0
 JOB, OTHER = JobId("a" * 32), JobId("b" * 32)
@@ -20,12 +21,12 @@ SET = "5" * 32
 
 
 def new_blob(job_id: JobId | None = JOB, kind: BlobKind = BlobKind.PERMANENT, text: str = "x") -> Blob:
-    return job_id, BlobKey.new(kind, hashlib.sha256(text.encode()).hexdigest())
+    return Blob(job_id, BlobKey.new(kind, hashlib.sha256(text.encode()).hexdigest()))
 
 
 def leading(*held: Blob) -> BlobLifecycle:
     lifecycle = BlobLifecycle(retention=R, now=0.0)
-    lifecycle.hold(JOB, [key for _, key in held])
+    lifecycle.hold(JOB, [blob.key for blob in held])
     lifecycle.jobs_known()
     return lifecycle
 
@@ -45,7 +46,7 @@ def test_an_upload_of_which_nobody_takes_hold_goes_with_the_second_rotation() ->
     assert not lifecycle.offered(blob, None, 200)
     with pytest.raises(BlobNotFound, match="was deleted"):
         lifecycle.acquire(blob)
-    assert lifecycle.hold(JOB, [blob[1]]) == {blob[1]}, "a submission that comes late is told so"
+    assert lifecycle.hold(JOB, [blob.key]) == {blob.key}, "a submission that comes late is told so"
     lifecycle.deleted(blob)
     assert lifecycle.rotate(300) == ()
 
@@ -95,7 +96,7 @@ def test_a_set_does_not_expire_while_one_of_its_blobs_is_received(broken: bool) 
     else:
         lifecycle.received(second, SET, 340)
         lifecycle.complete(JOB, SET, 340)
-        assert lifecycle.hold(JOB, [first[1], second[1]]) == frozenset()
+        assert lifecycle.hold(JOB, [first.key, second.key]) == frozenset()
 
 
 def test_a_deletion_counts_once() -> None:
@@ -116,7 +117,7 @@ def test_known_content_that_is_offered_joins_the_set() -> None:
     assert lifecycle.rotate(200) == ()
     lifecycle.complete(JOB, SET, 201)
     assert lifecycle.rotate(300) == ()
-    assert lifecycle.hold(JOB, [blob[1]]) == frozenset()
+    assert lifecycle.hold(JOB, [blob.key]) == frozenset()
     assert [lifecycle.rotate(now) for now in (400, 500, 600, 700)] == [()] * 4
 
 
@@ -125,8 +126,8 @@ def test_a_job_that_is_submitted_in_time_finds_its_artifacts() -> None:
     lifecycle = leading()
     blob = store(lifecycle, new_blob(), 0)
     lifecycle.rotate(100)
-    lifecycle.hold(JOB, [blob[1]])
-    lifecycle.hold(JOB, [blob[1]])
+    lifecycle.hold(JOB, [blob.key])
+    lifecycle.hold(JOB, [blob.key])
     assert lifecycle.references(blob) == 1, "not raised again by recovery"
     lifecycle.failed(JOB, 150)
     assert lifecycle.references(blob) == 1, "a failure leaves blobs with a copy as they are"
@@ -181,7 +182,7 @@ def test_nothing_goes_before_the_jobs_are_known() -> None:
     blob, mine = new_blob(), new_blob(OTHER)
     lifecycle.found([blob, mine], 0)
     assert [lifecycle.rotate(now) for now in (100, 200, 300)] == [()] * 3
-    lifecycle.hold(OTHER, [mine[1]])
+    lifecycle.hold(OTHER, [mine.key])
     lifecycle.jobs_known()
     lifecycle.found([blob, mine], 300)
     assert (lifecycle.rotate(300), lifecycle.rotate(400), lifecycle.rotate(500)) == ((), (blob,), (blob,))
@@ -217,6 +218,35 @@ def test_a_transient_blob_lives_from_its_last_use() -> None:
     assert (lifecycle.rotate(200), lifecycle.rotate(300)) == ((), (log,))
 
 
+@pytest.mark.parametrize("condemned", [False, True], ids=["staged", "condemned"])
+def test_nothing_goes_while_the_records_contradict_each_other(condemned: bool) -> None:
+    """What seems due may be needed. The message names the blob; nothing has changed, and time does not help (B20)."""
+    lifecycle = leading()
+    wrong, other = store(lifecycle, new_blob(text="1"), 0), store(lifecycle, new_blob(text="2"), 0)
+    if condemned:
+        assert set(lifecycle.rotate(100) + lifecycle.rotate(200)) == {wrong, other}
+    lifecycle._counts[wrong] += 1  # as if `acquire` had forgotten to take it off the lists
+    for now in (300, 400, 500):
+        with pytest.raises(InvariantViolated, match=str(wrong)) as refused:
+            lifecycle.rotate(now)
+        assert str(other) not in refused.value.message
+    assert "restart the daemon" in refused.value.hint
+    assert lifecycle.references(wrong) == 1
+    assert lifecycle.state(other) is (BlobState.CONDEMNED if condemned else BlobState.STAGED)
+    del lifecycle._counts[wrong]
+    assert set(lifecycle.rotate(600) + lifecycle.rotate(700)) == {wrong, other}
+
+
+def test_of_many_contradictions_the_first_are_named() -> None:
+    """A message has a bounded length."""
+    lifecycle = leading()
+    for number in range(14):
+        lifecycle._counts[store(lifecycle, new_blob(text=str(number)), 0)] += 1
+    with pytest.raises(InvariantViolated, match="; and 4 more") as refused:
+        lifecycle.rotate(100)
+    assert refused.value.message.count("is staged, but also referenced") == 10
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Every event in every order. A simple shadow model records what must not be deleted."""
 
@@ -233,6 +263,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.receiving: list[tuple[Blob, str | None]] = []
         self.held: dict[JobId, set[BlobKey]] = {}
         self.kept: set[JobId] = set()
+        self.going: set[Blob] = set()  # condemned before their job was kept
         self.ending: set[JobId] = set()
 
     def pick(self, data: st.DataObject) -> Blob:
@@ -268,7 +299,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(job=jobs, data=st.data())
     def submit_or_recover(self, job: JobId, data: st.DataObject) -> None:
-        keys = [key for owner, key in self.stored if owner == job]
+        keys = [blob.key for blob in self.stored if blob.job_id == job]
         wanted = data.draw(st.sets(st.sampled_from(keys))) if keys else set()
         gone = self.lifecycle.hold(job, wanted)
         self.held[job] = wanted - gone
@@ -279,6 +310,7 @@ class AnyOrder(RuleBasedStateMachine):
         if job not in self.held:
             self.lifecycle.keep(job)
             self.kept.add(job)
+            self.going |= {blob for blob in self.stored if not self.lifecycle.can_be_had(blob)}
 
     @rule(job=jobs)
     def fail(self, job: JobId) -> None:
@@ -297,7 +329,7 @@ class AnyOrder(RuleBasedStateMachine):
     def directory_is_gone(self) -> None:
         for job in self.ending:
             self.lifecycle.ended(job)
-        self.stored = [blob for blob in self.stored if blob[0] not in self.ending]
+        self.stored = [blob for blob in self.stored if blob.job_id not in self.ending]
         self.ending.clear()
 
     @precondition(lambda self: self.stored)
@@ -319,10 +351,10 @@ class AnyOrder(RuleBasedStateMachine):
     def rotate(self, seconds: float, deleted: bool) -> None:
         self.now += seconds
         for blob in self.lifecycle.rotate(self.now):
-            assert self.known
-            assert blob[0] is not None
-            assert blob[0] not in self.kept
-            assert blob[1] not in self.held.get(blob[0], set())
+            assert self.known or not blob.is_permanent, "only a transient blob goes earlier, when its user says so"
+            assert blob.job_id is not None
+            assert blob.job_id not in self.kept or blob in self.going
+            assert blob.key not in self.held.get(blob.job_id, set())
             if deleted:
                 self.stored = [other for other in self.stored if other != blob]
                 self.lifecycle.deleted(blob)
@@ -332,8 +364,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.lifecycle.check_invariants()
         for job, keys in self.held.items():
             for key in keys:
-                assert self.lifecycle.can_be_had((job, key))
-                assert self.lifecycle.references((job, key)) >= 1
+                assert self.lifecycle.can_be_had(Blob(job, key))
+                assert self.lifecycle.references(Blob(job, key)) >= 1
 
     def teardown(self) -> None:
         """Once nobody needs anything, two rotations delete everything."""

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from minflinkd.blob.cache import BlobCache
 from minflinkd.blob.client import BlobClient
-from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
@@ -284,7 +284,7 @@ class OnDisk(RuleBasedStateMachine):
         for key in job.keys:
             copy = self.root / "ha" / job_id / str(key)
             if copy.read_bytes() != job.content[key]:
-                await self.server._depot.mend_copy(job_id, key)  # the server does this once in every cleanup interval
+                await self.server._mender.mend(Blob(job_id, key))  # the server does this once in every cleanup interval
             assert copy.read_bytes() == job.content[key]
 
     @precondition(lambda self: any(job.in_use for job in self.submitted.values()))

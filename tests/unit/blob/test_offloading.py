@@ -47,39 +47,41 @@ class Blobs:
 
     async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey:
         key = await self.upload(job_id, data, kind)
-        self.lifecycle.acquire((job_id, key))
+        self.lifecycle.acquire(Blob(job_id, key))
         return key
 
     async def upload(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey:
         await self._step()
         sha256 = hashlib.sha256(data).hexdigest()
         for blob in self.data:
-            if (blob[0], blob[1].kind, blob[1].sha256) == (job_id, kind, sha256):
+            if (blob.job_id, blob.key.kind, blob.key.sha256) == (job_id, kind, sha256):
                 self.lifecycle.offered(blob, None, 0.0)
-                return blob[1]
-        key = BlobKey.new(kind, sha256)
-        self.lifecycle.receive((job_id, key), None, 0.0)
-        self.lifecycle.received((job_id, key), None, 0.0)
-        self.data[job_id, key] = data
-        self.stored.append(key)
-        return key
+                return blob.key
+        blob = Blob(job_id, BlobKey.new(kind, sha256))
+        self.lifecycle.receive(blob, None, 0.0)
+        self.lifecycle.received(blob, None, 0.0)
+        self.data[blob] = data
+        self.stored.append(blob.key)
+        return blob.key
 
     async def read(self, job_id: JobId | None, key: BlobKey) -> bytes:
         await self._step()
-        if (job_id, key) not in self.data:
+        blob = Blob(job_id, key)
+        if blob not in self.data:
             raise BlobNotFound(f"there is no blob {key}")
-        return self.data[job_id, key]
+        return self.data[blob]
 
     async def release(self, job_id: JobId | None, key: BlobKey, *, at_once: bool = False) -> None:
-        if self.lifecycle.release((job_id, key), 0.0, at_once=at_once):
-            self.data.pop((job_id, key), None)
-            self.lifecycle.deleted((job_id, key))
+        blob = Blob(job_id, key)
+        if self.lifecycle.release(blob, 0.0, at_once=at_once):
+            self.data.pop(blob, None)
+            self.lifecycle.deleted(blob)
 
     def referenced(self) -> set[BlobKey]:
-        return {blob[1] for blob in self.data if self.lifecycle.references(blob)}
+        return {blob.key for blob in self.data if self.lifecycle.references(blob)}
 
     def transient(self) -> set[BlobKey]:
-        return {blob[1] for blob in self.data if blob[1].kind is BlobKind.TRANSIENT}
+        return {blob.key for blob in self.data if not blob.is_permanent}
 
     async def _step(self) -> None:
         await asyncio.sleep(0.001)
@@ -238,7 +240,7 @@ def test_every_message_and_answer_comes_out_as_it_went_in(data: st.DataObject, k
             await w.settled()
             assert w.blobs.referenced() == set()
             assert w.blobs.transient() == set()
-            assert all(blob[0] == job_id for blob in w.blobs.data)
+            assert all(blob.job_id == job_id for blob in w.blobs.data)
 
     _run(run())
 

@@ -21,7 +21,7 @@ from minflinkd.blob.client import BlobClient
 from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.files import Identity
 from minflinkd.blob.ha_store import HaStore
-from minflinkd.blob.keys import BlobKey
+from minflinkd.blob.keys import Blob, BlobKey
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.blob.store import TRUSTED, _Verified
 from minflinkd.runtime.ids import JobId
@@ -207,15 +207,15 @@ async def test_a_disk_that_cannot_be_read_is_an_error_of_the_storage(
 
     key = await cluster.put()
 
-    async def reader(*_: object) -> FileIO:
+    async def broken(*_: object) -> FileIO:
         return Broken(cluster.local(key))
 
-    monkeypatch.setattr(cluster.server._depot, "reader", reader)
+    monkeypatch.setattr(cluster.server._reader, "open", broken)
     with pytest.raises(StorageUnavailable, match=str(key)):
         await cluster.server.read(JOB, key)
     cluster.copy(key).unlink()
     with pytest.raises(StorageUnavailable, match=str(key)):
-        await cluster.server._depot.mend_copy(JOB, key)
+        await cluster.server._mender.mend(Blob(JOB, key))
     assert not cluster.copy(key).exists()
 
 
@@ -353,7 +353,7 @@ async def test_an_orderly_exit_keeps_what_has_no_copy_known_to_be_good(
                 await asyncio.Event().wait()
                 raise AssertionError("unreachable")
 
-            monkeypatch.setattr("minflinkd.blob.depot.LAST_LOOK", 0.05)
+            monkeypatch.setattr("minflinkd.blob.mending.LAST_LOOK", 0.05)
             monkeypatch.setattr("minflinkd.blob.ha_store.HaStore.is_good", never)
     assert files(tmp_path / "server") == [f"{JOB}/{key}"]
     async with BlobServer(options=options, ha_store=ha) as server:
@@ -414,7 +414,7 @@ async def test_only_the_leader_deletes_in_the_ha_store(tmp_path: Path) -> None:
         key = await cluster.put()
         await server.take_stock({})
         with capture_logs():
-            await until(lambda: not server._lifecycle.can_be_had((JOB, key)))
+            await until(lambda: not server._lifecycle.can_be_had(Blob(JOB, key)))
             await server.clean_up()
             assert cluster.copy(key).exists()
             leads = True

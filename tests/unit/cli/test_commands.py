@@ -193,7 +193,7 @@ def test_checkpoints_are_listed_and_one_is_shown_whole(command: Command) -> None
     assert "Checkpoint 7 (periodic): COMPLETED" in one
     assert "written in 7 ms; published after 15 ms" in one
     row = next(line.split() for line in one.splitlines() if line.startswith("flights"))
-    assert " ".join(row) == "flights 250 ms 120 ms 80 ms 512 B 4 ms 90 ms 4.0 KiB 2.0 KiB 9 3"
+    assert " ".join(row) == "flights 300 ms 120 ms 80 ms 512 B 4 ms 90 ms 4.0 KiB 2.0 KiB 9 3"
     assert [line.split() for line in one.splitlines() if line.startswith("out")] == [["out", *["-"] * 10]]
     assert json.loads(command("checkpoints", RUNNING, "--id", "7", "--json").output)["id"] == 7
 

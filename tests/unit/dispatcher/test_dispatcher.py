@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from minflinkd.checkpoint.messages import GetCheckpointOptions, GetCheckpoints, GetOffsets
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.dispatcher.job_store import StoredJob, StoredResult
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS
@@ -314,7 +315,7 @@ async def _settled(cluster: Cluster) -> StoredResult:
 
 async def test_unknown_jobs_are_not_found(cluster: Cluster) -> None:
     async with cluster.serving():
-        for request in (j.GetJob(job_id=JOB), j.GetCheckpoints(job_id=JOB), j.CancelJob(job_id=JOB)):
+        for kind in (j.GetJob, GetCheckpoints, GetCheckpointOptions, GetOffsets, j.CancelJob):
             with pytest.raises(RemoteError) as refused:
-                await cluster.network.ask(DISPATCHER, request, timeout=5)
+                await cluster.network.ask(DISPATCHER, kind(job_id=JOB), timeout=5)
             assert refused.value.info().code == "not-found"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from minflinkd.checkpoint import messages as c
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.dispatcher.job_store import StoredJob
 from minflinkd.jobgraph.model import JobGraph
-from minflinkd.rpc import jobs as j
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import DISPATCHER
 from minflinkd.runtime.ids import JobId
@@ -55,9 +55,10 @@ async def test_a_job_that_cannot_be_recovered_is_listed_with_its_error(
         assert await cluster.list() == {JOB: JobStatus.INITIALIZING}
         details = await cluster.job(JOB)
         assert [f.error.message for f in details.failures] == ["the JobMaster failed: the disk is away"]
-        for config in (False, True):
-            question = j.GetCheckpoints(job_id=JOB, config=config)
-            assert (await cluster.network.ask(DISPATCHER, question, timeout=5)).body
+        statistics = await cluster.network.ask(DISPATCHER, c.GetCheckpoints(job_id=JOB), timeout=5)
+        assert statistics.completed == 0
+        options = await cluster.network.ask(DISPATCHER, c.GetCheckpointOptions(job_id=JOB), timeout=5)
+        assert options.num_retained >= 1
 
 
 async def test_a_job_is_recovered_once_its_storage_is_back(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,10 @@ import asyncio
 import msgspec
 from msgspec.structs import replace
 
+from minflinkd.checkpoint.messages import GetCheckpointOptions, GetCheckpoints, GetOffsets
+from minflinkd.checkpoint.offsets import Offsets, TaskOffsets
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.dispatcher.submission import NoSession
 from minflinkd.jobgraph.difference import Change, SettingChange, VertexChange
 from minflinkd.jobgraph.faults import GraphFault
@@ -15,14 +19,12 @@ from minflinkd.rpc.jobs import (
     CancelJob,
     ExecutionState,
     FailureRecord,
-    GetCheckpoints,
     GetJob,
     HotRestart,
     HotRestartJob,
     JobDetails,
     JobOverview,
     JobStatus,
-    JsonAnswer,
     ListJobs,
     RecoveryRecord,
     RepeatedFailures,
@@ -62,6 +64,7 @@ from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Mailbox, task_ma
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import Conflict, ErrorInfo, NotFound
 from minflinkd.runtime.ids import AllocationId, AttemptId, InstanceId, JobId, LeaderId, ResourceId, TaskId, VertexId
+from tests.unit.rest.checkpoint_statistics import ORDINARY, ORDINARY_OPTIONS
 
 RUNNING = JobId("a" * 32)
 FAILED = JobId("b" * 32)
@@ -169,43 +172,6 @@ FAILURE = FailureRecord(
     resource_id=TM,
 )
 
-CHECKPOINT = {
-    "className": "completed",
-    "id": 7,
-    "status": "COMPLETED",
-    "is_savepoint": False,
-    "trigger_timestamp": STARTED + 5000,
-    "latest_ack_timestamp": STARTED + 5300,
-    "checkpointed_size": 2048,
-    "state_size": 4096,
-    "end_to_end_duration": 300,
-    "num_subtasks": 2,
-    "num_acknowledged_subtasks": 2,
-    "tasks": {
-        "flights": {
-            "id": 7,
-            "status": "COMPLETED",
-            "end_to_end_duration": 250,
-            "num_acknowledged_subtasks": 1,
-            "state_size": 4096,
-            "checkpointed_size": 2048,
-            "alignment_buffered": 512,
-            "minflinkd": {
-                "wait": 120.0,
-                "alignment": 80.0,
-                "sync": 4.0,
-                "async": 90.0,
-                "files": 9,
-                "files-uploaded": 3,
-            },
-        },
-        "out": {"id": 7, "status": "COMPLETED", "num_acknowledged_subtasks": 0},
-    },
-    "external_path": "/state/checkpoints/7",
-    "discarded": False,
-    "minflinkd": {"kind": "periodic", "alignment": 80.0, "metadata": 7.0, "notify": 15.0, "warning": "it took long"},
-}
-
 
 class Dispatcher:
     """Knows the jobs in `jobs`. Refuses submissions with `faults`."""
@@ -215,6 +181,8 @@ class Dispatcher:
             RUNNING: details(),
             FAILED: details(FAILED, JobStatus.FAILED, (FAILURE,)),
         }
+        self.checkpoints = ORDINARY
+        self.checkpoint_options = ORDINARY_OPTIONS
         self.faults: tuple[GraphFault, ...] = ()
         self.warnings: tuple[str, ...] = ()
         self.submissions: list[SubmitJob] = []
@@ -230,6 +198,8 @@ class Dispatcher:
         self.mailbox.on(ListJobs, self.list_jobs)
         self.mailbox.on(GetJob, self.get_job)
         self.mailbox.on(GetCheckpoints, self.get_checkpoints)
+        self.mailbox.on(GetCheckpointOptions, self.get_checkpoint_options)
+        self.mailbox.on(GetOffsets, self.get_offsets)
         self.mailbox.on(CancelJob, self.cancel_job)
         self.mailbox.on(SubmitJob, self.submit_job)
         self.mailbox.on(HotRestartJob, self.restart_job)
@@ -293,39 +263,17 @@ class Dispatcher:
         last = msgspec.structs.replace(job.hot_restarts[0], state=outcome)
         self.jobs[RUNNING] = msgspec.structs.replace(job, hot_restarts=(last, *job.hot_restarts[1:]))
 
-    async def get_checkpoints(self, question: GetCheckpoints) -> JsonAnswer:
+    async def get_checkpoints(self, question: GetCheckpoints) -> CheckpointStatistics:
         await self.get_job(GetJob(job_id=question.job_id))
-        if question.config:
-            return JsonAnswer(body=msgspec.json.encode({"mode": "exactly_once", "interval": 5000}))
-        if question.checkpoint_id is None:
-            body = {
-                "counts": {"restored": 1, "total": 8, "in_progress": 0, "completed": 7, "failed": 1},
-                "summary": {"end_to_end_duration": {"p50": 250, "p95": 300, "p99": 310, "max": 320}},
-                "latest": {"completed": CHECKPOINT, "savepoint": None, "failed": None, "restored": None},
-                "history": [CHECKPOINT],
-                "minflinkd": {
-                    "failed-by-cause": {"expired": 1},
-                    "refused": {"too-soon": 2},
-                    "consecutive-failures": 2,
-                    "files": {
-                        "physical": 3,
-                        "logical": 40,
-                        "bytes-stored": 4608,
-                        "bytes-referenced": 4096,
-                        "amplification": 1.125,
-                        "deleting": 2,
-                    },
-                    "consecutive-trigger-failures": 3,
-                    "interval": 5000,
-                },
-            }
-            return JsonAnswer(body=msgspec.json.encode(body))
-        if question.checkpoint_id != 7:
-            raise NotFound(f"there is no checkpoint {question.checkpoint_id}")
-        if question.subtasks:
-            part = {"id": 7, "status": "COMPLETED", "summary": {}, "subtasks": [{"index": 0, "status": "completed"}]}
-            return JsonAnswer(body=msgspec.json.encode({"tasks": {"flights": part, "out": part}}))
-        return JsonAnswer(body=msgspec.json.encode(CHECKPOINT))
+        return self.checkpoints
+
+    async def get_checkpoint_options(self, question: GetCheckpointOptions) -> CheckpointOptions:
+        await self.get_job(GetJob(job_id=question.job_id))
+        return self.checkpoint_options
+
+    async def get_offsets(self, question: GetOffsets) -> Offsets:
+        await self.get_job(GetJob(job_id=question.job_id))
+        return Offsets(job_id=question.job_id, tasks={TaskId("flights"): TaskOffsets(processed={"flights": {"0": 17}})})
 
     async def cancel_job(self, question: CancelJob) -> Done:
         job = await self.get_job(GetJob(job_id=question.job_id))

@@ -6,8 +6,10 @@ import re
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
+from minflinkd.checkpoint.offsets import Offsets, encode
 from tests.unit.rest.parties import FAILED, RUNNING, STARTED, TM, TRACEBACK, Dispatcher, failing
 
 Http = aiohttp.ClientSession
@@ -218,9 +220,18 @@ async def test_a_tasks_part_of_a_checkpoint_is_found(http: Http, by: str) -> Non
     assert (part["subtasks"][0]["index"], part["minflinkd"]["task-id"]) == (0, "out")
 
 
-async def test_checkpoints_and_their_config_are_passed_on(http: Http) -> None:
+async def test_checkpoints_and_their_config_are_answered(http: Http) -> None:
     assert (await get(http, f"/jobs/{RUNNING}/checkpoints"))["counts"]["completed"] == 7
     assert (await get(http, f"/jobs/{RUNNING}/checkpoints/config"))["interval"] == 5000
+
+
+async def test_offsets_have_the_form_of_their_file(http: Http) -> None:
+    """What the path answers can be put into a job's directory as `offsets.json` (C26)."""
+    async with http.get(f"/jobs/{RUNNING}/offsets") as response:
+        body = await response.read()
+    read = msgspec.json.decode(body, type=Offsets)
+    assert read.latest() == {"flights": {"0": 17}}
+    assert encode(read) == body
 
 
 async def test_taskmanagers_have_flinks_fields(http: Http) -> None:

@@ -22,7 +22,7 @@ def _of(kind: inspect.Type) -> st.SearchStrategy[Any]:
     match kind:
         case inspect.Metadata():
             return _of(kind.type)
-        case inspect.StructType():
+        case inspect.StructType() | inspect.DataclassType():
             fields = {f.name: _of(f.type) for f in kind.fields}
             return st.builds(kind.cls, **fields)
         case inspect.VarTupleType():

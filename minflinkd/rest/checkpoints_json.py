@@ -1,9 +1,14 @@
-"""Shows a job's checkpoints in Flink's JSON (C30). What Flink has no field for is under `minflinkd`."""
+"""Shows a job's checkpoints in Flink's JSON (C30). What Flink has no field for is under `minflinkd`.
+
+Tasks have the ids of Flink's job vertices here. Each keeps its own id as `minflinkd.task-id`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import asdict
 
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.options import CheckpointOptions
@@ -16,25 +21,14 @@ from minflinkd.checkpoint.statistics import (
     FileFigures,
     RestoreRecord,
     TaskRecord,
+    summary,
 )
+from minflinkd.rest.plan import vertex_id
 from minflinkd.runtime.errors import NotFound
+from minflinkd.runtime.ids import TaskId
 
 
-def summary(values: Sequence[float]) -> dict[str, float]:
-    """Return Flink's StatsSummaryDto. All values are zero if there are no samples."""
-    ordered = sorted(values)
-    quantiles = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-    if not ordered:
-        return dict.fromkeys(["min", "max", "avg", *quantiles], 0)
-    return {
-        "min": ordered[0],
-        "max": ordered[-1],
-        "avg": sum(ordered) // len(ordered),
-        **{name: _quantile(ordered, q) for name, q in quantiles.items()},
-    }
-
-
-def to_flink_json(statistics: CheckpointStatistics) -> dict[str, Any]:
+def statistics_json(statistics: CheckpointStatistics) -> dict[str, Any]:
     """Return the answer to `GET /jobs/:jobid/checkpoints`."""
     completed, failed = statistics.latest_completed, statistics.latest_failed
     savepoint, in_progress = statistics.latest_savepoint, len(statistics.in_progress)
@@ -47,12 +41,12 @@ def to_flink_json(statistics: CheckpointStatistics) -> dict[str, Any]:
             "failed": statistics.failed,
         },
         "summary": {
-            "checkpointed_size": summary(statistics.sizes_uploaded),
-            "state_size": summary(statistics.sizes_full),
-            "end_to_end_duration": summary(statistics.durations_ms),
-            "alignment_buffered": summary(statistics.sizes_aligned),
-            "processed_data": summary(()),
-            "persisted_data": summary(()),
+            "checkpointed_size": _summary(statistics.sizes_uploaded),
+            "state_size": _summary(statistics.sizes_full),
+            "end_to_end_duration": _summary(statistics.durations_ms),
+            "alignment_buffered": _summary(statistics.sizes_aligned),
+            "processed_data": _summary(()),
+            "persisted_data": _summary(()),
         },
         "latest": {
             "completed": _checkpoint(completed) if completed else None,
@@ -79,27 +73,31 @@ def to_flink_json(statistics: CheckpointStatistics) -> dict[str, Any]:
     }
 
 
-def details_to_flink_json(statistics: CheckpointStatistics, checkpoint_id: int) -> dict[str, Any]:
-    """Return the answer to `GET /jobs/:jobid/checkpoints/details/:checkpointid`. Raises NotFound.
-
-    It lists the tasks by minflinkd's task ids.
-    """
+def details_json(statistics: CheckpointStatistics, checkpoint_id: int) -> dict[str, Any]:
+    """Return the answer to `GET /jobs/:jobid/checkpoints/details/:checkpointid`. Raises NotFound."""
     record = _find(statistics, checkpoint_id)
-    tasks = {task.task_id: _task(record, task) for task in record.tasks}
-    missing = {task_id: _missing_task(record) for task_id in record.missing}
+    tasks = {vertex_id(task.task_id): _task(record, task) for task in record.tasks}
+    missing = {vertex_id(task_id): _missing_task(record, task_id) for task_id in record.missing}
     return {**_checkpoint(record), "tasks": {**tasks, **missing}}
 
 
-def subtasks_to_flink_json(statistics: CheckpointStatistics, checkpoint_id: int) -> dict[str, Any]:
-    """Return what `GET .../details/:checkpointid/subtasks/:vertexid` answers, for each task. Raises NotFound."""
+def subtasks_json(statistics: CheckpointStatistics, checkpoint_id: int, vertex: str) -> dict[str, Any]:
+    """Return the answer to `GET .../details/:checkpointid/subtasks/:vertexid`. Raises NotFound.
+
+    `vertex`: the id of the job vertex, or the task's own id.
+    """
     record = _find(statistics, checkpoint_id)
-    tasks = {task.task_id: {**_task(record, task), **_as_one_subtask(record, task)} for task in record.tasks}
-    nothing = {"summary": None, "subtasks": [{"index": 0, "status": "pending_or_failed"}]}
-    missing = {task_id: {**_missing_task(record), **nothing} for task_id in record.missing}
-    return {"tasks": {**tasks, **missing}}
+    for task in record.tasks:
+        if vertex in (task.task_id, vertex_id(task.task_id)):
+            return {**_task(record, task), **_as_one_subtask(record, task)}
+    for task_id in record.missing:
+        if vertex in (task_id, vertex_id(task_id)):
+            nothing = {"summary": None, "subtasks": [{"index": 0, "status": "pending_or_failed"}]}
+            return {**_missing_task(record, task_id), **nothing}
+    raise NotFound(f"checkpoint {checkpoint_id} has no task {vertex[:80]!r}")
 
 
-def config_to_flink_json(options: CheckpointOptions) -> dict[str, Any]:
+def config_json(options: CheckpointOptions) -> dict[str, Any]:
     """Return the answer to `GET /jobs/:jobid/checkpoints/config`. Flink writes "off" as the largest long."""
     return {
         "mode": options.mode.value.replace("-", "_"),
@@ -122,6 +120,10 @@ def config_to_flink_json(options: CheckpointOptions) -> dict[str, Any]:
         "changelog_storage": "",
         "minflinkd": {"num-retained": options.num_retained, "master-hooks": list(options.hooks)},
     }
+
+
+def _summary(values: Sequence[float]) -> dict[str, float]:
+    return asdict(summary(values))
 
 
 def _files(figures: FileFigures) -> dict[str, Any]:
@@ -234,11 +236,12 @@ def _task(record: CheckpointRecord, task: TaskRecord) -> dict[str, Any]:
             "files": task.segments,
             "files-uploaded": task.files_uploaded,
             "physical-files": task.physical_files,
+            "task-id": task.task_id,
         },
     }
 
 
-def _missing_task(record: CheckpointRecord) -> dict[str, Any]:
+def _missing_task(record: CheckpointRecord, task_id: TaskId) -> dict[str, Any]:
     return {
         "id": record.checkpoint_id,
         "status": record.status.value,
@@ -251,7 +254,7 @@ def _missing_task(record: CheckpointRecord) -> dict[str, Any]:
         "persisted_data": 0,
         "num_subtasks": 1,
         "num_acknowledged_subtasks": 0,
-        "minflinkd": {"trigger-timestamp": record.triggered_ms},
+        "minflinkd": {"trigger-timestamp": record.triggered_ms, "task-id": task_id},
     }
 
 
@@ -266,12 +269,12 @@ def _as_one_subtask(record: CheckpointRecord, task: TaskRecord) -> dict[str, Any
     times = {"sync": round(task.sync_ms), "async": round(task.async_ms)}
     return {
         "summary": {
-            "checkpointed_size": summary((task.bytes_uploaded,)),
-            "state_size": summary((task.bytes_full,)),
-            "end_to_end_duration": summary((duration,)),
-            "checkpoint_duration": {name: summary((ms,)) for name, ms in times.items()},
-            "alignment": {name: summary((value,)) for name, value in alignment.items()},
-            "start_delay": summary((round(task.wait_ms),)),
+            "checkpointed_size": _summary((task.bytes_uploaded,)),
+            "state_size": _summary((task.bytes_full,)),
+            "end_to_end_duration": _summary((duration,)),
+            "checkpoint_duration": {name: _summary((ms,)) for name, ms in times.items()},
+            "alignment": {name: _summary((value,)) for name, value in alignment.items()},
+            "start_delay": _summary((round(task.wait_ms),)),
         },
         "subtasks": [
             {
@@ -300,14 +303,6 @@ def _restored(record: RestoreRecord | None) -> dict[str, Any] | None:
         "is_savepoint": False,
         "external_path": record.path,
     }
-
-
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    """Interpolate between the two nearest samples."""
-    position = q * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return round(ordered[below] + (ordered[above] - ordered[below]) * (position - below), 3)
 
 
 def _ms(seconds: float) -> int:
