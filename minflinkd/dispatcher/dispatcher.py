@@ -23,8 +23,8 @@ from minflinkd.dispatcher.libraries import libraries
 from minflinkd.dispatcher.orphans import OrphanSweeps
 from minflinkd.dispatcher.restart_requests import RestartRequests, keys_of_versions
 from minflinkd.dispatcher.restarting import Restarting
-from minflinkd.dispatcher.restoring import RestoreCheck
 from minflinkd.dispatcher.savepoints import SavepointRequests
+from minflinkd.dispatcher.state_fit import RestoreCheck
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import JobGraph

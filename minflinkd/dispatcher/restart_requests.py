@@ -9,11 +9,10 @@ from msgspec.structs import replace
 from minflinkd.blob.keys import BlobKey
 from minflinkd.dispatcher import versions as v
 from minflinkd.dispatcher.blobs import Blobs, artifact_keys
-from minflinkd.dispatcher.comparison import compare
-from minflinkd.dispatcher.held_state import held_state
 from minflinkd.dispatcher.job_run import JobRun
 from minflinkd.dispatcher.job_store import StoredJob
 from minflinkd.dispatcher.rescaling import rescaled
+from minflinkd.dispatcher.state_fit import compare, held_state
 from minflinkd.dispatcher.submission import Analyzer, ContextOf
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import JobGraph, encode
