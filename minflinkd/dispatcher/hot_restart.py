@@ -96,8 +96,7 @@ class HotRestarts(Component):
         self._record = VersionRecord(job_id, versions, store=store, clock=clock, publish=self._publish, fall=self._fall)
         self._checking = False
         self._estate: Estate | None = None
-        # Why the restart under way may have stopped on its way: whoever began it is gone.
-        self._interrupted = v.INTERRUPTED if versions.restart is not None else None
+        self._interrupted = v.INTERRUPTED if versions.restart is not None else None  # why nobody carries it on
         self._crashes = 0  # of JobMasters, since the current version was brought up
 
     async def _start(self) -> None:
@@ -200,8 +199,7 @@ class HotRestarts(Component):
     async def _stand_down(self, *, final: bool) -> v.StoodDown | None:
         """Stop the current version. None if nobody wants that any more. Raises NotStoodDown, StorageError, Crashed.
 
-        A version that may stay (there is none before it to go back to) stands down only if nothing is lost by it. One
-        that failed stands down in any case.
+        A version that may stay stands down only if nothing is lost by it; one that failed stands down in any case.
         """
         master, restart = await self._master(), self.versions.restart
         if restart is None:
@@ -381,7 +379,7 @@ class HotRestarts(Component):
         try:
             await self._on_change(versions)
         except MinflinkError as error:  # it holds more than it needs, until the next change
-            log.warning("the artifacts of a job's versions", job=self._job_id, error=str(error))
+            log.warning("artifacts of an earlier version may still be held", job=self._job_id, error=str(error))
 
     def _fall(self, error: Exception) -> Crashed:
         """A decision has a bug. The JobMaster falls with it: it may have stood down for what was to follow.

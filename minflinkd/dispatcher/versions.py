@@ -5,7 +5,7 @@
     ON_TRIAL       the same, but it has found no input; lasts as long as none comes
     TURNING_BACK   the new version is current, and failed; its tasks end
 
-`LEGAL` has every move of one restart, to its end. `hot_restart.py` tells the whole way in order.
+`LEGAL` has every move of one restart. `hot_restart.py` tells the whole way in order.
 
 `Versions` is stored as a whole, before anything is done that follows from it. So whoever brings the job up, whatever
 else was lost, brings up the current version recorded there. No version is brought up before the previous one has stood
