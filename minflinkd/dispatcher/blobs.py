@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from minflinkd.blob.keys import BlobKey
+from minflinkd.dispatcher.versions import Versions
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.runtime.ids import JobId
 
@@ -44,3 +45,11 @@ class Blobs(Protocol):
 def artifact_keys(graph: JobGraph) -> frozenset[BlobKey]:
     """Return the keys of a job's artifacts. Raises InvalidId."""
     return frozenset(BlobKey.parse(artifact.key) for artifact in graph.artifacts if artifact.key is not None)
+
+
+def keys_of_versions(versions: Versions) -> frozenset[BlobKey]:
+    """Return the artifacts of all versions that may be brought up. Raises InvalidId."""
+    graphs = [versions.current.graph]
+    if (restart := versions.restart) is not None:
+        graphs += [restart.target, *([restart.old.graph] if restart.old is not None else [])]
+    return frozenset[BlobKey]().union(*map(artifact_keys, graphs))

@@ -13,19 +13,19 @@ from minflinkd.blob.keys import BlobKey
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.store import latest_stored
 from minflinkd.checkpoint.turn import StorageTurn
-from minflinkd.dispatcher.blobs import Blobs
+from minflinkd.dispatcher.blobs import Blobs, keys_of_versions
 from minflinkd.dispatcher.checkpoint_options import checkpoint_options, checkpointing_of_tasks
+from minflinkd.dispatcher.hot_restart import HotRestarts, RestartLimits
 from minflinkd.dispatcher.inspection import Inspection, unreadable_details
 from minflinkd.dispatcher.job_results import JobResults, until_done
 from minflinkd.dispatcher.job_run import JobRun
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, Unreadable
 from minflinkd.dispatcher.libraries import libraries
 from minflinkd.dispatcher.orphans import OrphanSweeps
-from minflinkd.dispatcher.restart_requests import RestartRequests, keys_of_versions
-from minflinkd.dispatcher.restarting import Restarting
-from minflinkd.dispatcher.restoring import RestoreCheck
 from minflinkd.dispatcher.savepoints import SavepointRequests
+from minflinkd.dispatcher.state_fit import RestoreCheck
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
+from minflinkd.dispatcher.version_check import VersionCheck
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.job_master import JobMaster, JobMasterOptions
@@ -122,9 +122,7 @@ class Dispatcher(Component):
             grace=lambda: self.options.job_master.checkpoints.orphan_grace,
             clock=clock,
         )
-        self._restarts = RestartRequests(
-            analyzer=self._analyzer, blobs=blobs, clock=clock, run_of=self._run, context=self._context
-        )
+        self._version_check = VersionCheck(self._analyzer, self._context)
         self._inspection = Inspection(
             runs=self._runs,
             results=self._results,
@@ -134,11 +132,12 @@ class Dispatcher(Component):
         )
         self._mailbox = Mailbox(DISPATCHER)
         self._savepoints.attach(self._mailbox)
-        self._restarts.attach(self._mailbox)
         self._orphans.attach(self._mailbox)
         self._inspection.attach(self._mailbox)
         self._mailbox.on(j.SubmitJob, self._submit)
         self._mailbox.on(j.CancelJob, self._cancel)
+        self._mailbox.on(j.HotRestartJob, self._hot_restart)
+        self._mailbox.on(j.RescaleJob, self._rescale)
 
     def details(self) -> tuple[j.JobDetails, ...]:
         """Return the details of every job, running and ended."""
@@ -194,17 +193,19 @@ class Dispatcher(Component):
             on_versions=self._keep_artifacts,
             retain=lambda graph: self._checkpoint_options(graph).retain_on_cancellation,
             latest_stored=lambda job_id: latest_stored(self._checkpoints_of(job_id)),
-            restart_timeout=lambda: self.options.hot_restart_timeout,
-            restart_trial=lambda: self.options.hot_restart_trial,
+            version_check=self._version_check,
+            restart_limits=RestartLimits(
+                timeout=lambda: self.options.hot_restart_timeout, trial=lambda: self.options.hot_restart_trial
+            ),
         )
 
     async def _fetch_artifacts(self, stored: StoredJob) -> None:
         """Fetch the artifacts before each JobMaster of the job starts: its TaskManagers will ask for them (B19)."""
-        await self._blobs.recover(stored.job_id, keys_of_versions(stored))
+        await self._blobs.recover(stored.job_id, keys_of_versions(stored.history()))
 
     async def _keep_artifacts(self, stored: StoredJob) -> None:
         """Hold the artifacts of the versions that are kept. Those of a forgotten version are cleaned up from now on."""
-        await self._blobs.hold(stored.job_id, keys_of_versions(stored))
+        await self._blobs.hold(stored.job_id, keys_of_versions(stored.history()))
 
     # --- submission ----------------------------------------------------------------------------------------------
 
@@ -277,7 +278,7 @@ class Dispatcher(Component):
     def _checkpoint_options(self, graph: JobGraph) -> CheckpointOptions:
         return checkpoint_options(self.options.job_master.checkpoints, graph)
 
-    def _master_of(self, stored: StoredJob, turn: StorageTurn, restarting: Restarting) -> JobMaster:
+    def _master_of(self, stored: StoredJob, turn: StorageTurn, restarts: HotRestarts) -> JobMaster:
         options = self.options.job_master
         return JobMaster(
             job_id=stored.job_id,
@@ -294,9 +295,9 @@ class Dispatcher(Component):
             on_end=self._ended,
             cancelled=stored.cancelled,
             turn=turn,
-            heritage=restarting.heritage(),
-            estate=restarting.take_estate(),
-            trial=restarting.trial(),
+            heritage=restarts.heritage(),
+            estate=restarts.take_estate(),
+            trial=restarts.trial(),
             leads=self._leads,
         )
 
@@ -349,6 +350,14 @@ class Dispatcher(Component):
         await self._run(request.job_id).cancel()
         return m.Done()
 
+    async def _hot_restart(self, request: j.HotRestartJob) -> j.RestartAnswer:
+        """Raises NotFound, Conflict, and what `HotRestarts.restart` raises."""
+        return await self._run(request.job_id).hot_restarts.restart(request)
+
+    async def _rescale(self, request: j.RescaleJob) -> j.RestartAnswer:
+        """Raises what `_hot_restart` raises."""
+        return await self._run(request.job_id).hot_restarts.rescale(request)
+
     def _run(self, job_id: JobId) -> JobRun:
         """Raises NotFound, Conflict."""
         details = self._inspection.details(job_id)
@@ -362,6 +371,6 @@ class Dispatcher(Component):
 def _artifacts(stored: StoredJob | Unreadable) -> frozenset[BlobKey] | None:
     """Return the job's artifacts. None if they are not known: then nothing of the job may be deleted."""
     try:
-        return None if isinstance(stored, Unreadable) else keys_of_versions(stored)
+        return None if isinstance(stored, Unreadable) else keys_of_versions(stored.history())
     except InvalidId:
         return None

@@ -14,9 +14,11 @@ from msgspec.structs import replace
 
 from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.checkpoint.turn import StorageTurn
+from minflinkd.dispatcher.hot_restart import HotRestarts, RestartLimits
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredResult
-from minflinkd.dispatcher.restarting import Restarting
+from minflinkd.dispatcher.version_check import VersionCheck
 from minflinkd.dispatcher.versions import Versions
+from minflinkd.dispatcher.versions import shown as restarts_of
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rpc.jobs import FailureRecord, JobDetails, JobStatus
@@ -39,7 +41,7 @@ class JobRun(Component):
     `prepare` provides what a JobMaster needs, and `make` makes one for the stored job. `on_down` is called for each
     JobMaster that is lost or did not come up. `on_hopeless` is called if the job was cancelled and no JobMaster stays
     up to do it. `retain`: whether the checkpoints of such a job stay if it does not finish. `on_versions` is called
-    when the current version, or the versions to keep, change.
+    when the current version, or the versions to keep, have changed or may have.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class JobRun(Component):
         stored: StoredJob,
         *,
         prepare: Callable[[StoredJob], Awaitable[None]],
-        make: Callable[[StoredJob, StorageTurn, Restarting], JobMaster],
+        make: Callable[[StoredJob, StorageTurn, HotRestarts], JobMaster],
         on_down: Callable[[JobId], object],
         store: JobStore,
         clock: Clock,
@@ -57,8 +59,8 @@ class JobRun(Component):
         on_versions: Callable[[StoredJob], Awaitable[None]],
         retain: Callable[[JobGraph], bool] = lambda _: False,
         latest_stored: Callable[[JobId], Awaitable[int]],
-        restart_timeout: Callable[[], float],
-        restart_trial: Callable[[], float],
+        version_check: VersionCheck,
+        restart_limits: RestartLimits,
     ) -> None:
         super().__init__(f"run of job {stored.job_id}")
         self.stored = stored
@@ -79,7 +81,7 @@ class JobRun(Component):
         turn = StorageTurn(f"job {stored.job_id}")  # outlives the JobMasters, as their work in the storage may
         self._masters: Supervisor[JobMaster] = Supervisor(
             f"JobMaster of {stored.job_id}",
-            lambda: make(self.stored, turn, self.restarting),
+            lambda: make(self.stored, turn, self.hot_restarts),
             clock=clock,
             gate=gate,
             insist=insist,
@@ -87,14 +89,15 @@ class JobRun(Component):
             on_up=self._up,
             on_down=self._down,
         )
-        self.restarting = Restarting(
+        self.hot_restarts = HotRestarts(
             stored.job_id,
             stored.history(),
+            check=version_check,
+            limits=restart_limits,
             masters=self._masters,
             store=store,
             clock=clock,
-            timeout=restart_timeout,
-            patience=restart_trial,
+            refuses=self._refuses_versions,
             latest_stored=lambda: self._latest_stored(turn, latest_stored),
             on_change=self._versions_changed,
         )
@@ -109,11 +112,11 @@ class JobRun(Component):
         return self._masters.current
 
     async def _start(self) -> None:
-        await self.restarting.start()
+        await self.hot_restarts.start()
         await self._masters.start()
 
     async def _stop(self) -> None:
-        await self.restarting.aclose()
+        await self.hot_restarts.aclose()
         await self._masters.aclose()
 
     async def _latest_stored(self, turn: StorageTurn, look: Callable[[JobId], Awaitable[int]]) -> int:
@@ -124,7 +127,14 @@ class JobRun(Component):
         if versions.current != self.stored.history().current:
             self._past, self._between = self._shown(), True
         self.stored = replace(self.stored, graph=versions.current.graph, versions=versions)
-        await self._on_versions(self.stored)
+        if self.result is None:  # otherwise its artifacts are being deleted
+            await self._on_versions(self.stored)
+
+    def _refuses_versions(self) -> str:
+        """Return why the job takes no new version any more; empty if it does."""
+        if self.result is not None or self.tasks.closed:
+            return "has ended"
+        return "is being cancelled" if self.stored.cancelled else ""
 
     # --- inspection ----------------------------------------------------------------------------------------------
 
@@ -140,8 +150,8 @@ class JobRun(Component):
         return self._with_restarts(replace(shown, failures=tuple(failures[:KEPT_FAILURES])))
 
     def _with_restarts(self, shown: JobDetails) -> JobDetails:
-        outcomes = self.restarting.versions.outcomes
-        return replace(shown, hot_restarts=self.restarting.shown(), hot_restart_outcomes=outcomes)
+        versions = self.hot_restarts.versions
+        return replace(shown, hot_restarts=restarts_of(versions), hot_restart_outcomes=versions.outcomes)
 
     def _shown(self) -> JobDetails:
         """Return the details with the recoveries of earlier versions.
@@ -182,7 +192,7 @@ class JobRun(Component):
                 if self.result is None and not self.stored.cancelled:
                     await self._store.mark_cancelled(self.job_id)
                     self.stored = replace(self.stored, cancelled=True)
-                    self.restarting.abandon()
+                    self.hot_restarts.abandon()
         if self.result is not None:
             raise Conflict(f"job {self.job_id} is {self.result.details.status.value} already")
         if (master := self.master) is None:
@@ -200,7 +210,7 @@ class JobRun(Component):
         """The job is in its terminal state, and no JobMaster follows. False if that was already known."""
         if self.result is not None:
             return False
-        self.restarting.abandon(finished=details.status is JobStatus.FINISHED)
+        self.hot_restarts.abandon(finished=details.status is JobStatus.FINISHED)
         failures = sorted((*details.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
         details = self._with_restarts(replace(details, failures=tuple(failures[:KEPT_FAILURES])))
         retained = self._retain(self.stored.graph) and details.status is not JobStatus.FINISHED
@@ -231,14 +241,14 @@ class JobRun(Component):
 
     async def _prepared(self) -> None:
         await self._prepare(self.stored)
-        await self.restarting.decided()
+        await self.hot_restarts.settled()
 
     def _up(self, master: JobMaster) -> None:
         self.leader_id = master.leader_id
         self._between = False
         if self.stored.cancelled:  # perhaps during the start
             self._cancel(master)
-        self.restarting.up(master)
+        self.hot_restarts.up(master)
 
     def _down(self, error: Exception) -> None:
         self._on_down(self.job_id)
@@ -254,7 +264,7 @@ class JobRun(Component):
         self._failures = (record, *self._failures[1 if same else 0 :])[:KEPT_FAILURES]
         if info.consequence is Consequence.RETRYABLE:
             return
-        self.restarting.down(told)
+        self.hot_restarts.down(told)
         if not self.stored.cancelled:
             return
         self._hopeless += 1

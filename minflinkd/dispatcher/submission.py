@@ -13,7 +13,7 @@ from minflinkd.blob.keys import BlobKey
 from minflinkd.checkpoint import hooks
 from minflinkd.dispatcher.blobs import Blobs
 from minflinkd.dispatcher.libraries import with_units
-from minflinkd.dispatcher.restoring import RestoreCheck
+from minflinkd.dispatcher.state_fit import RestoreCheck
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at

@@ -5,6 +5,8 @@
     ON_TRIAL       the same, but it has found no input; lasts as long as none comes
     TURNING_BACK   the new version is current, and failed; its tasks end
 
+`LEGAL` has every move of one restart. `hot_restart.py` tells the whole way in order.
+
 `Versions` is stored as a whole, before anything is done that follows from it. So whoever brings the job up, whatever
 else was lost, brings up the current version recorded there. No version is brought up before the previous one has stood
 down or is fenced off by a later JobMaster (R13). So exactly one runs (H8).
@@ -21,14 +23,41 @@ from msgspec.structs import replace
 
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.sinks import sink_roots
-from minflinkd.rpc.jobs import HotRestart, RestartState
+from minflinkd.rpc.jobs import HotRestart
+from minflinkd.rpc.jobs import RestartState as State
 from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo
 from minflinkd.runtime.ids import VertexId
-from minflinkd.runtime.machine import InvariantViolated
+from minflinkd.runtime.machine import InvariantViolated, move, table
 
 KEPT = 32  # ended restarts
 
-_INTERRUPTED = ErrorInfo(
+LEGAL = table(
+    {
+        State.HANDING_OVER: {
+            State.STARTING,  # the old version has made way
+            State.FAILED,  # it has not, and goes on
+            State.TURNING_BACK,  # the daemon died, and the current version was not proven either
+            State.REPLACED,
+            State.ABANDONED,
+        },
+        State.STARTING: {State.ON_TRIAL, State.COMPLETED, State.TURNING_BACK, State.REPLACED, State.ABANDONED},
+        State.ON_TRIAL: {State.COMPLETED, State.TURNING_BACK, State.REPLACED, State.ABANDONED},
+        State.TURNING_BACK: {
+            State.ROLLED_BACK,
+            State.COMPLETED,  # its first checkpoint was complete after all
+            State.REPLACED,
+            State.ABANDONED,
+        },
+        # Ended. Another restart has another number.
+        State.COMPLETED: set(),
+        State.ROLLED_BACK: set(),
+        State.FAILED: set(),
+        State.REPLACED: set(),
+        State.ABANDONED: set(),
+    }
+)
+
+INTERRUPTED = ErrorInfo(
     code="hot-restart-interrupted",
     message="the daemon ended before the running version had made way",
     consequence=Consequence.RETRYABLE,
@@ -36,13 +65,6 @@ _INTERRUPTED = ErrorInfo(
 )
 _REPLACED = ErrorInfo(code="hot-restart-replaced", message="another hot restart took its place")
 _JOB_ENDED = ErrorInfo(code="hot-restart-abandoned", message="the job was cancelled, or ended, before it was done")
-
-
-class Phase(StrEnum):
-    HANDING_OVER = "handing-over"
-    STARTING = "starting"
-    ON_TRIAL = "on-trial"
-    TURNING_BACK = "turning-back"
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +87,7 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     requested_ms: int
     target: JobGraph
-    phase: Phase = Phase.HANDING_OVER
+    phase: State = State.HANDING_OVER
     allow_non_restored: bool = False
     allow_changed: bool = False
     final: bool = True  # take a last checkpoint; otherwise start from the last completed one
@@ -77,7 +99,13 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unproven(self) -> bool:
         """Whether the new version is current but may yet be rolled back."""
-        return self.phase in (Phase.STARTING, Phase.ON_TRIAL)
+        return self.phase in (State.STARTING, State.ON_TRIAL)
+
+    def to(self, phase: State) -> Restart:
+        """Move to `phase`. Raises IllegalTransition."""
+        if phase is self.phase:
+            return self
+        return replace(self, phase=move(LEGAL, self.phase, phase, what=f"hot restart {self.number}"))
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +126,7 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
 class Requested:
     """A version that was checked. Its artifacts are available."""
 
-    graph: JobGraph
+    graph: JobGraph = field(repr=False)  # too long for the machine's story
     allow_non_restored: bool = False
     allow_changed: bool = False
     final: bool = True
@@ -157,9 +185,10 @@ class Overdue:
 
 @dataclass(frozen=True)
 class Recovered:
-    """The job is up again under another daemon, in the current version."""
+    """The job is up again after what interrupted its restart, in the current version. `latest`: its last checkpoint."""
 
     latest: int
+    why: ErrorInfo = INTERRUPTED
 
 
 @dataclass(frozen=True)
@@ -181,49 +210,58 @@ class Command(StrEnum):
     GO_ON = "go-on"  # the version that was to stand down keeps running
 
 
-Step = tuple[Versions, Command | None]
+Step = tuple[Versions, tuple[Command, ...]]
 
 
-def step(state: Versions, event: Event, now_ms: int) -> Step:
-    """Apply one event. A late event changes nothing. Raises Conflict for a request that cannot be accepted (H9)."""
-    restart = state.restart
+def step(state: Versions, event: Event, now: float) -> Step:
+    """Apply one event. A late event changes nothing. `now`: seconds since 1970, as the record outlives the daemon.
+
+    Raises Conflict for a request that cannot be accepted (H9).
+    """
+    restart, now_ms = state.restart, round(now * 1000)
     match event:
         case Requested():
             return _requested(state, event, now_ms)
         case _ if restart is None:
-            return state, None
+            return state, ()
         case StoodDown():
             return _stood_down(state, restart, event, now_ms)
         case NotStoodDown(error):
             return _not_stood_down(state, restart, error, now_ms)
         case Running(milestones) if restart.unproven:
-            return replace(state, restart=_passed(restart, {**milestones, "running": now_ms})), None
-        case Idle() if restart.phase is Phase.STARTING:
-            return replace(state, restart=replace(restart, phase=Phase.ON_TRIAL)), None
+            return replace(state, restart=_passed(restart, {**milestones, "running": now_ms})), ()
+        case Idle() if restart.phase is State.STARTING:
+            return replace(state, restart=restart.to(State.ON_TRIAL)), ()
         case Proven(latest, milestones) if restart.unproven and latest > state.current.base:
             restart = _passed(restart, {**milestones, "first_checkpoint": now_ms})
-            return _ended(state, restart, RestartState.COMPLETED), None
+            return _ended(state, restart, State.COMPLETED), ()
         case Disproved(error) if restart.unproven:
             return _turning_back(state, restart, error, now_ms)
-        case Overdue(error) if restart.phase is Phase.STARTING and "running" not in restart.phases:
+        case Overdue(error) if restart.phase is State.STARTING and "running" not in restart.phases:
             return _turning_back(state, restart, error, now_ms)
-        case Recovered(latest):
-            return _recovered(state, restart, latest, now_ms)
+        case Recovered(latest, why):
+            return _recovered(state, restart, latest, why, now_ms)
         case Ended(finished) if finished and restart.unproven:
-            return _ended(state, restart, RestartState.COMPLETED), None
+            return _ended(state, restart, State.COMPLETED), ()
         case Ended():
-            return _ended(state, replace(restart, error=_JOB_ENDED), RestartState.ABANDONED), None
+            return _ended(state, replace(restart, error=_JOB_ENDED), State.ABANDONED), ()
         case _:
-            return state, None
+            return state, ()
+
+
+def refuse_beside_another(state: Versions, *, replaces: bool) -> None:
+    """H9: Raises Conflict if a restart is under way, unless the request replaces it. One on trial may be replaced."""
+    under_way = state.restart
+    if under_way is not None and under_way.phase is not State.ON_TRIAL and not replaces:
+        raise Conflict(
+            f"hot restart {under_way.number} of the job is under way ({under_way.phase.value})",
+            hint="wait for its end, or replace it (--replace)",
+        )
 
 
 def _requested(state: Versions, event: Requested, now_ms: int) -> Step:
+    refuse_beside_another(state, replaces=event.replace)
     before = state.restart
-    if before is not None and before.phase is not Phase.ON_TRIAL and not event.replace:
-        raise Conflict(
-            f"hot restart {before.number} of the job is under way ({before.phase.value})",
-            hint="wait for its end, or replace it (--replace)",
-        )
     restart = Restart(
         number=state.restarts + 1,
         requested_ms=now_ms,
@@ -233,23 +271,23 @@ def _requested(state: Versions, event: Requested, now_ms: int) -> Step:
         final=event.final,
     )
     if before is not None:
-        state = _ended(state, replace(before, error=_REPLACED), RestartState.REPLACED)
+        state = _ended(state, replace(before, error=_REPLACED), State.REPLACED)
         restart = replace(restart, old=before.old)
     sinks = tuple(dict.fromkeys((*state.sinks, *sink_roots(state.current.graph), *sink_roots(event.graph))))
     state = replace(state, restart=restart, restarts=restart.number, sinks=sinks)
     if before is None:
-        return state, Command.TAKE_CHECKPOINT_AND_STAND_DOWN if event.final else Command.STAND_DOWN
+        return state, (Command.TAKE_CHECKPOINT_AND_STAND_DOWN if event.final else Command.STAND_DOWN,)
     # The current version already stands down, or is unproven and has nothing worth a checkpoint.
-    return state, Command.STAND_DOWN if before.unproven else None
+    return state, (Command.STAND_DOWN,) if before.unproven else ()
 
 
 def _stood_down(state: Versions, restart: Restart, event: StoodDown, now_ms: int) -> Step:
     latest = event.latest
     if restart.unproven:
-        return state, None
+        return state, ()
     restart = marked(restart, "stopped", now_ms)
     unproven = restart.old is not None and latest <= state.current.base
-    if restart.phase is Phase.HANDING_OVER:
+    if restart.phase is State.HANDING_OVER:
         back = restart.old if unproven else state.current
         target = Version(
             graph=restart.target,
@@ -258,45 +296,46 @@ def _stood_down(state: Versions, restart: Restart, event: StoodDown, now_ms: int
             allow_non_restored=restart.allow_non_restored,
             allow_changed=restart.allow_changed,
         )
-        restart = replace(restart, phase=Phase.STARTING, old=back, checkpoint_id=latest)
-        return replace(state, current=target, restart=restart), Command.BRING_UP
+        restart = replace(restart.to(State.STARTING), old=back, checkpoint_id=latest)
+        return replace(state, current=target, restart=restart), (Command.BRING_UP,)
     if not unproven:  # its first checkpoint was complete after all
-        return _ended(state, replace(restart, error=None), RestartState.COMPLETED), Command.BRING_UP
+        return _ended(state, replace(restart, error=None), State.COMPLETED), (Command.BRING_UP,)
     assert restart.old is not None
-    return _ended(replace(state, current=restart.old), restart, RestartState.ROLLED_BACK), Command.BRING_UP
+    return _ended(replace(state, current=restart.old), restart, State.ROLLED_BACK), (Command.BRING_UP,)
 
 
 def _not_stood_down(state: Versions, restart: Restart, error: ErrorInfo, now_ms: int) -> Step:
     """A version that must be left for good is asked again. One that may stay keeps running."""
     if restart.unproven:
-        return state, None
+        return state, ()
     if restart.old is not None:
-        return state, Command.STAND_DOWN
+        return state, (Command.STAND_DOWN,)
     failed = replace(marked(restart, "failed", now_ms), error=error)
-    return _ended(state, failed, RestartState.FAILED), Command.GO_ON
+    return _ended(state, failed, State.FAILED), (Command.GO_ON,)
 
 
 def _turning_back(state: Versions, restart: Restart, error: ErrorInfo, now_ms: int) -> Step:
-    turning = replace(marked(restart, "failed", now_ms), phase=Phase.TURNING_BACK, error=error)
-    return replace(state, restart=turning), Command.STAND_DOWN
+    turning = replace(marked(restart, "failed", now_ms).to(State.TURNING_BACK), error=error)
+    return replace(state, restart=turning), (Command.STAND_DOWN,)
 
 
-def _recovered(state: Versions, restart: Restart, latest: int, now_ms: int) -> Step:
+def _recovered(state: Versions, restart: Restart, latest: int, why: ErrorInfo, now_ms: int) -> Step:
     if restart.old is not None and latest > state.current.base:  # the current version is proven
-        if restart.phase is not Phase.HANDING_OVER:
-            return _ended(state, replace(restart, error=None), RestartState.COMPLETED), None
+        if restart.phase is not State.HANDING_OVER:
+            return _ended(state, replace(restart, error=None), State.COMPLETED), ()
         restart = replace(restart, old=None)
     if restart.unproven:
-        return state, None
-    interrupted = replace(marked(restart, "failed", now_ms), error=restart.error or _INTERRUPTED)
+        return state, ()
+    error = restart.error or why
     if restart.old is not None:
-        return replace(state, restart=replace(interrupted, phase=Phase.TURNING_BACK)), Command.STAND_DOWN
-    return _ended(state, interrupted, RestartState.FAILED), None
+        return _turning_back(state, restart, error, now_ms)
+    return _ended(state, replace(marked(restart, "failed", now_ms), error=error), State.FAILED), ()
 
 
-def _ended(state: Versions, restart: Restart, outcome: RestartState) -> Versions:
+def _ended(state: Versions, restart: Restart, outcome: State) -> Versions:
     outcomes = {**state.outcomes, outcome.value: state.outcomes.get(outcome.value, 0) + 1}
-    return replace(state, restart=None, past=(*state.past, record(restart, outcome))[-KEPT:], outcomes=outcomes)
+    past = (*state.past, record(restart.to(outcome)))[-KEPT:]
+    return replace(state, restart=None, past=past, outcomes=outcomes)
 
 
 def marked(restart: Restart, phase: str, now_ms: int) -> Restart:
@@ -318,10 +357,10 @@ def durable(state: Versions) -> Versions:
     return state if state.restart is None else replace(state, restart=replace(state.restart, phases={}))
 
 
-def record(restart: Restart, state: RestartState) -> HotRestart:
+def record(restart: Restart) -> HotRestart:
     return HotRestart(
         number=restart.number,
-        state=state,
+        state=restart.phase,
         requested_ms=restart.requested_ms,
         checkpoint_id=restart.checkpoint_id or None,
         phases=restart.phases,
@@ -331,18 +370,22 @@ def record(restart: Restart, state: RestartState) -> HotRestart:
 
 def shown(versions: Versions) -> tuple[HotRestart, ...]:
     """H10: Return the restarts, newest first."""
-    past = tuple(reversed(versions.past))
-    if (restart := versions.restart) is None:
-        return past
-    return (record(restart, RestartState(restart.phase.value)), *past)
+    under_way = () if versions.restart is None else (record(versions.restart),)
+    return (*under_way, *reversed(versions.past))
 
 
 def check_invariants(state: Versions) -> None:
     """Raises InvariantViolated."""
     restart = state.restart
+    if any(not record.state.over for record in state.past):
+        raise InvariantViolated("a restart among the ended ones has not ended")
     if restart is None:
         return
-    if restart.phase is not Phase.HANDING_OVER and restart.old is None:
+    if restart.number != state.restarts:
+        raise InvariantViolated(f"restart {restart.number} is under way, and {state.restarts} were requested")
+    if restart.phase.over:
+        raise InvariantViolated(f"the restart under way has ended: {restart.phase.value}")
+    if restart.phase is not State.HANDING_OVER and restart.old is None:
         raise InvariantViolated("a version on trial has none before it to go back to")
     if restart.unproven and restart.target != state.current.graph:
         raise InvariantViolated("the version that starts is not the one that was asked for")

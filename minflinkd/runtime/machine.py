@@ -78,6 +78,14 @@ class Machine(Generic[S, E, C]):
 
     def feed(self, event: E, now: float) -> tuple[C, ...]:
         """Process one event and return the commands. The state is unchanged if the step or an invariant raises."""
+        self.state, commands = self.decide(event, now)
+        return commands
+
+    def decide(self, event: E, now: float) -> tuple[S, tuple[C, ...]]:
+        """Step and check as `feed` does, but keep the state.
+
+        For a driver that must store the new state first, and sets `state` to it after that.
+        """
         self._story.append((now, event))
         try:
             state, commands = self._step(self.state, event, now)
@@ -85,8 +93,7 @@ class Machine(Generic[S, E, C]):
                 self._check(state)
         except (IllegalTransition, InvariantViolated) as error:
             raise type(error)(f"{self.name}: {error.message}\n{self.story()}", hint=error.hint) from error
-        self.state = state
-        return commands
+        return state, commands
 
     def story(self) -> str:
         return "\n".join(f"  {now:12.3f}  {event}" for now, event in self._story)

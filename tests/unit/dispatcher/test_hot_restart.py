@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from minflinkd.dispatcher import restarting
+from minflinkd.dispatcher import hot_restart
 from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.dispatcher.job_store import JobStore, StoredJob
 from minflinkd.dispatcher.versions import Versions
@@ -307,7 +307,7 @@ async def test_a_version_whose_job_master_cannot_be_made_is_turned_back(
     cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
 ) -> None:
     """Nobody could be asked to make way. The storage shows that the version has proven nothing (H7)."""
-    monkeypatch.setattr(restarting, "MASTERLESS", 0.05)
+    monkeypatch.setattr(hot_restart, "MASTERLESS", 0.05)
     make = Dispatcher._master_of
 
     def broken(self: Dispatcher, stored: StoredJob, *others: Any) -> JobMaster:

@@ -6,18 +6,25 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from minflinkd.dispatcher import versions as v
 from minflinkd.dispatcher.versions import Command, Version, Versions, step
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc.jobs import RestartState
 from minflinkd.runtime.errors import Conflict, ErrorInfo
+from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
 
 BOOM = ErrorInfo(code="user-code", message="boom")
 
 
 def graph(number: int) -> JobGraph:
     return JobGraph(name=f"version {number}", vertices=())
+
+
+def only(commands: tuple[Command, ...]) -> Command | None:
+    assert len(commands) <= 1
+    return commands[0] if commands else None
 
 
 class Job:
@@ -29,9 +36,9 @@ class Job:
 
     def feed(self, event: v.Event) -> Command | None:
         self.now += 100
-        self.state, command = step(self.state, event, self.now)
+        self.state, commands = step(self.state, event, self.now / 1000)
         v.check_invariants(self.state)
-        return command
+        return only(commands)
 
     @property
     def counts(self) -> str:
@@ -230,6 +237,70 @@ def test_a_job_that_ends_abandons_its_hot_restart(job: Job) -> None:
     assert job.last is RestartState.COMPLETED
 
 
+HANDING_OVER = (v.Requested(graph(1)),)
+STARTING = (*HANDING_OVER, v.StoodDown(7))
+ON_TRIAL = (*STARTING, v.Idle())
+TURNING_BACK = (*STARTING, v.Disproved(BOOM))
+NEXT = v.Requested(graph(2), replace=True)
+WAYS: tuple[tuple[v.Event, ...], ...] = (
+    STARTING,
+    (*HANDING_OVER, v.NotStoodDown(BOOM)),
+    (*STARTING, NEXT, v.Recovered(7)),
+    *((*way, last) for way in (HANDING_OVER, STARTING, ON_TRIAL, TURNING_BACK) for last in (NEXT, v.Ended())),
+    ON_TRIAL,
+    TURNING_BACK,
+    (*STARTING, v.Proven(8)),
+    (*ON_TRIAL, v.Proven(8)),
+    (*ON_TRIAL, v.Disproved(BOOM)),
+    (*TURNING_BACK, v.StoodDown(7)),
+    (*TURNING_BACK, v.StoodDown(8)),
+)
+
+
+def test_every_move_of_the_table_happens(job: Job) -> None:
+    """A move that nothing makes would only hide a bug (A3)."""
+    moves = set()
+    for way in WAYS:
+        job = Job()
+        for event in way:
+            before = job.state
+            job.feed(event)
+            if before.restart is not None:
+                number = before.restart.number
+                after = next(shown for shown in v.shown(job.state) if shown.number == number)
+                moves |= {(before.restart.phase, after.state)} - {(after.state, after.state)}
+    assert moves == {(source, target) for source, targets in v.LEGAL.items() for target in targets}
+
+
+def test_no_other_move_is_made(job: Job) -> None:
+    """A restart that has ended is not taken up again (A3)."""
+    starting(job)
+    restart = job.state.restart
+    assert restart is not None
+    with pytest.raises(IllegalTransition, match="hot restart 1: STARTING -> HANDING_OVER"):
+        restart.to(RestartState.HANDING_OVER)
+    with pytest.raises(IllegalTransition, match="COMPLETED may become nothing"):
+        restart.to(RestartState.COMPLETED).to(RestartState.STARTING)
+
+
+def test_a_state_that_must_not_exist_is_found(job: Job) -> None:
+    """Whoever stores the versions checks them first (H8)."""
+    starting(job)
+    good = job.state
+    assert good.restart is not None
+    completed = good.restart.to(RestartState.COMPLETED)
+    for why, restart, past in (
+        ("none before it to go back to", replace(good.restart, old=None), ()),
+        ("not the one that was asked for", replace(good.restart, target=graph(9)), ()),
+        ("has ended: completed", completed, ()),
+        ("2 is under way, and 1 were requested", replace(good.restart, number=2), ()),
+        ("later than the one under way", good.restart, (v.record(completed),)),
+        ("has not ended", good.restart, (v.record(good.restart),)),
+    ):
+        with pytest.raises(InvariantViolated, match=why):
+            v.check_invariants(replace(good, restart=restart, past=past))
+
+
 class AnyOrder(RuleBasedStateMachine):
     """A daemon that may die between any two steps. The store and the cluster survive it.
 
@@ -258,9 +329,11 @@ class AnyOrder(RuleBasedStateMachine):
         """
         self.now += 10
         try:
-            state, command = step(self.memory, event, self.now)
+            state, commands = step(self.memory, event, self.now / 1000)
         except Conflict:
             return
+        v.check_invariants(state)
+        command = only(commands)
         if dies != "before":
             if v.durable(state) != v.durable(self.memory):
                 self.stored = state

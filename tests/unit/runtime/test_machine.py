@@ -57,6 +57,16 @@ def test_a_violated_invariant_leaves_the_state_as_it_was() -> None:
     assert machine.state is Light.RED
 
 
+def test_a_decision_is_checked_before_the_state_is_moved() -> None:
+    """For a driver that stores the new state first: it moves the state when that is durable (A3)."""
+    machine = Machine(Light.RED, step, no_broken_light, name="crossing")
+    assert machine.decide(Light.GREEN, 2.5) == (Light.GREEN, ("show green at 2.5",))
+    assert machine.state is Light.RED
+    with pytest.raises(InvariantViolated, match="crossing: the light is broken"):
+        machine.decide(Light.BROKEN, 3.0)
+    assert machine.story().count("Light.") == 2
+
+
 def test_a_final_state_may_become_nothing() -> None:
     with pytest.raises(IllegalTransition, match="BROKEN may become nothing"):
         move(LEGAL, Light.BROKEN, Light.RED, what="the light")

@@ -6,8 +6,7 @@ import json
 
 from msgspec.structs import replace
 
-from minflinkd.dispatcher.comparison import compare
-from minflinkd.dispatcher.held_state import held_state
+from minflinkd.dispatcher.state_fit import compare, held_state
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.rpc.jobs import StateFate
 from minflinkd.rpc.snapshot import Meant, PlanNode, Role, StateFile, StateHandle, TaskSnapshot

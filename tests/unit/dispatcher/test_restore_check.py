@@ -12,7 +12,7 @@ from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, encode
 from minflinkd.checkpoint.offsets import Offsets, TaskOffsets
 from minflinkd.checkpoint.offsets import encode as encode_offsets
-from minflinkd.dispatcher.restoring import RestoreCheck
+from minflinkd.dispatcher.state_fit import RestoreCheck
 from minflinkd.jobgraph.model import JobGraph, Restore, RuntimeMode
 from minflinkd.jobgraph.validation import parse_job
 from minflinkd.jobmaster.origin import Origin, latest_offsets
