@@ -50,6 +50,7 @@ from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId, IdSource, JobId, TaskId
+from minflinkd.runtime.machine_driver import StateWatch
 from minflinkd.storage.registry import Storages
 
 __all__ = ["JobMaster", "JobMasterOptions"]
@@ -117,6 +118,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
             fence=self.leader_id,
         )
         self._noted = core.state  # what `_decided` has seen
+        self._watch = StateWatch(lambda: core.state)
         self._heritage = heritage or Heritage()
         self._submitted_ms = submitted_ms
         self._submission = submission
@@ -145,7 +147,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
             leads=leads,
         )
         self.coordinator.falls_with = self.crash
-        self._scheduling = Scheduling(lambda: self._core.state, self._feed, self.crashed)
+        self._scheduling = Scheduling(self._watch, self._feed, self.crashed)
         self.making_way = MakingWay(job_id, self._scheduling, self.coordinator)
         self._proving = Proving(
             job_id,
@@ -258,7 +260,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
     def _on_crash(self) -> None:
         super()._on_crash()
         self.making_way.give_up(f"its JobMaster crashed: {self.crash_cause}")
-        self._scheduling.stepped.set()
+        self._watch.changed()
 
     async def _stop(self) -> None:
         await super()._stop()
@@ -277,7 +279,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
     def _decided(self) -> None:
         before, self._noted = self._noted, self._core.state
         self._note(before, self._noted)
-        self._scheduling.stepped.set()
+        self._watch.changed()
 
     def _carry_out_own(self, command: object) -> None:
         match command:

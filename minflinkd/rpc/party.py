@@ -10,7 +10,6 @@ when a party crashes.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -20,6 +19,7 @@ from minflinkd.rpc.network import Address, Fenced, RpcTimeout, Unreachable
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import LeaderId
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
+from minflinkd.runtime.machine_driver import CommandQueue
 
 R = TypeVar("R")
 
@@ -119,12 +119,15 @@ class CoreSteps:
     ) -> None:
         """`decided` is called after each decision, before its commands. `crash` returns the error for the caller."""
         self._core = core
-        self._carry_out = carry_out
         self._crash = crash
         self._decided = decided
-        self._commands: deque[object] = deque()
+        self._commands = CommandQueue(carry_out)
         self._stopped = False
-        self.busy = False  # commands are being carried out
+
+    @property
+    def busy(self) -> bool:
+        """Whether commands are being carried out."""
+        return self._commands.busy
 
     def stop(self) -> None:
         """Drop all commands from now on: the party ends, and nobody would carry them out."""
@@ -157,21 +160,11 @@ class CoreSteps:
         """Carry out what the core has decided."""
         try:
             commands = self._core.take_commands()
-            if not self._stopped:
-                self._commands += commands
             self._decided()
-            if not self.busy:
-                self._carry_out_all()
+            if not self._stopped:
+                self._commands.add(commands)
         except Exception as error:
             raise self._crashed(error) from error
-
-    def _carry_out_all(self) -> None:
-        self.busy = True
-        try:
-            while self._commands:
-                self._carry_out(self._commands.popleft())
-        finally:
-            self.busy = False
 
     def _crashed(self, error: Exception) -> Exception:
         self.stop()
