@@ -49,7 +49,7 @@ from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import ErrorInfo, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 from minflinkd.runtime.machine import Machine
-from minflinkd.runtime.timer import Timer
+from minflinkd.runtime.machine_driver import MachineDriver
 
 log = structlog.get_logger(__name__)
 
@@ -89,17 +89,18 @@ class CheckpointCoordinator(Component):
         self._clock = clock
         self._on_failure = on_failure
         self._on_complete = on_complete
-        self._machine = self._machine_of(transitions.initial(job_id, options, graph_digest=graph_digest))
+        self._driver = MachineDriver(
+            self._machine_of(transitions.initial(job_id, options, graph_digest=graph_digest)),
+            clock=clock,
+            due=next_wakeup,
+            tick=e.Tick(),
+            carry_out=self._carry_out,
+            ended=lambda: self._closed or self.crashed.is_set(),  # a late message about something that was aborted
+            crash=self.crash,  # a coordinator that broke its own invariants must not manage checkpoints any longer
+        )
+        self._feed = self._driver.feed  # raises Crashed
         self._requests = itertools.count(1)
         self._answers: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
-        self._changed = asyncio.Event()  # every step replaces it
-        self._stepped_at = 0.0  # monotonic seconds
-        self._timer = Timer(
-            clock,
-            # Uses the time of the last step, not the current time. No step has yet seen what became due since then.
-            due=lambda: next_wakeup(self._state, self._stepped_at),
-            tick=lambda now: self._feed(e.Tick(), now=now),
-        )
         self._deleting = Deleting(
             files=store.delete_files, metadata=store.delete_metadata, name=self.name, clock=clock, tasks=self.tasks
         )
@@ -294,7 +295,7 @@ class CheckpointCoordinator(Component):
 
     async def _start(self) -> None:
         recovered = await self._store.recover()
-        self._machine = self._machine_of(
+        self._driver.machine = self._machine_of(
             transitions.initial(
                 self._state.job_id,
                 self.options,
@@ -305,7 +306,7 @@ class CheckpointCoordinator(Component):
             )
         )
         self._tracker.begins(recovered.completed)
-        self.tasks.loop("timer", self._timer.run)
+        self.tasks.loop("timer", self._driver.run)
         self.tasks.loop("deletions", self._deleting.run)
         self._sweeping.begin(recovered, self.tasks)
 
@@ -326,21 +327,7 @@ class CheckpointCoordinator(Component):
 
     @property
     def _state(self) -> State:
-        return self._machine.state
-
-    def _feed(self, event: e.Event, *, now: float | None = None) -> None:
-        """Raises Crashed. A coordinator that broke its own invariants must not manage checkpoints any longer."""
-        if self._closed or self.crashed.is_set():
-            return  # a late message about something that has been aborted
-        try:
-            self._stepped_at = self._clock.monotonic() if now is None else now
-            for command in self._machine.feed(event, self._stepped_at):
-                self._carry_out(command)
-        except Exception as error:
-            raise self.crash(error) from error
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-        self._timer.changed()
+        return self._driver.state
 
     def _carry_out(self, command: e.Command) -> None:
         match command:
@@ -419,13 +406,11 @@ class CheckpointCoordinator(Component):
         Raises CheckpointRefused on shutdown, CheckpointFailed after `timeout` seconds.
         """
         try:
-            async with asyncio.timeout(timeout):
-                while not condition(self._state):
-                    if self._state.stopped:
-                        raise CheckpointRefused(Refusal.SHUT_DOWN)
-                    await self._changed.wait()
+            await self._driver.watch.until(lambda state: condition(state) or state.stopped, timeout)
         except TimeoutError as error:
             raise CheckpointFailed(None, FailureCause.EXPIRED) from error
+        if not condition(self._state):
+            raise CheckpointRefused(Refusal.SHUT_DOWN)
 
     def _answer(self, request: int, outcome: CompletedCheckpoint | MinflinkError) -> None:
         answer = self._answers.get(request)

@@ -11,8 +11,8 @@ import structlog
 from minflinkd.checkpoint import deletion_queue
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.machine import Machine
+from minflinkd.runtime.machine_driver import MachineDriver
 from minflinkd.runtime.supervision import TaskOwner
-from minflinkd.runtime.timer import Timer
 
 log = structlog.get_logger(__name__)
 
@@ -35,22 +35,23 @@ class Deleting:
         self._delete_files = files
         self._delete_metadata = metadata
         self._name = name
-        self._clock = clock
         self._tasks = tasks
-        self._machine = Machine(
-            deletion_queue.Queue(limits=limits or deletion_queue.Limits()),
-            deletion_queue.step,
-            deletion_queue.check_invariants,
-            name=f"deletions of {name}",
-        )
         self._numbers = itertools.count(1)
         self._ends: dict[int, Callable[[], None]] = {}
-        self._stepped_at = 0.0  # monotonic seconds
-        self._timer = Timer(
-            clock,
-            due=lambda: deletion_queue.next_wakeup(self._machine.state, self._stepped_at),
-            tick=lambda now: self._feed(deletion_queue.Tick(), now=now),
+        self._driver = MachineDriver(
+            Machine(
+                deletion_queue.Queue(limits=limits or deletion_queue.Limits()),
+                deletion_queue.step,
+                deletion_queue.check_invariants,
+                name=f"deletions of {name}",
+            ),
+            clock=clock,
+            due=deletion_queue.next_wakeup,
+            tick=deletion_queue.Tick(),
+            carry_out=self._carry_out,
+            ended=lambda: tasks.closed,  # the next coordinator finds what is left
         )
+        self._feed = self._driver.feed
         self.files_deleted = 0
 
     def want(self, names: Iterable[str], *, then: Callable[[], None], insists: bool = False) -> None:
@@ -72,21 +73,16 @@ class Deleting:
             self._feed(deletion_queue.WriteEnded())
 
     async def run(self) -> None:
-        await self._timer.run()
+        await self._driver.run()
 
-    def _feed(self, event: deletion_queue.Event, *, now: float | None = None) -> None:
-        if self._tasks.closed:
-            return  # the next coordinator finds what is left
-        self._stepped_at = self._clock.monotonic() if now is None else now
-        for command in self._machine.feed(event, self._stepped_at):
-            match command:
-                case deletion_queue.Delete(request, names, insists):
-                    self._tasks.job(f"deletion request {request}", self._request(request, names, insists))
-                case deletion_queue.Ended(deletion, complete):
-                    if not complete:
-                        log.warning("given up", component=self._name, what="deletion of unreferenced files")
-                    self._ends.pop(deletion)()
-        self._timer.changed()
+    def _carry_out(self, command: deletion_queue.Command) -> None:
+        match command:
+            case deletion_queue.Delete(request, names, insists):
+                self._tasks.job(f"deletion request {request}", self._request(request, names, insists))
+            case deletion_queue.Ended(deletion, complete):
+                if not complete:
+                    log.warning("given up", component=self._name, what="deletion of unreferenced files")
+                self._ends.pop(deletion)()
 
     async def _request(self, request: int, names: Sequence[str], insists: bool) -> None:
         try:

@@ -1,6 +1,6 @@
-"""The JobMaster as a component: carries out the decisions of its core and feeds the results back to it.
+"""The JobMaster as a component: the driver of its core, which also feeds back what becomes of its own commands.
 
-It talks to the network, to the job's checkpoint coordinator and to its sinks. It decides nothing itself.
+It talks to the job's checkpoint coordinator and to its sinks. It decides nothing itself.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import contextlib
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 from msgspec.structs import replace as copy
@@ -43,25 +42,23 @@ from minflinkd.jobmaster.sinks import JobSinks
 from minflinkd.jobmaster.succession import Estate, Heritage, Trial
 from minflinkd.jobmaster.task_gateway import TaskManagerTasks
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.asking import outcome_of_asking
+from minflinkd.rpc.core_driver import CoreDriver
 from minflinkd.rpc.jobs import JobDetails, JobStatus
 from minflinkd.rpc.network import Address, Network, job_master
-from minflinkd.rpc.party import Answered, Ask, Door, Tell
+from minflinkd.rpc.party import Answered, Ask, Outcome
 from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.component import Component, Crashed
+from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
-from minflinkd.runtime.ids import AttemptId, IdSource, JobId, LeaderId, TaskId
-from minflinkd.runtime.timer import Timer
+from minflinkd.runtime.ids import AttemptId, IdSource, JobId, TaskId
+from minflinkd.runtime.machine_driver import StateWatch
 from minflinkd.storage.registry import Storages
 
 __all__ = ["JobMaster", "JobMasterOptions"]
 
 log = structlog.get_logger(__name__)
 
-R = TypeVar("R")
 
-
-class JobMaster(Component):
+class JobMaster(CoreDriver[JobMasterCore]):
     """The master of one job. Calls `on_end` once the job is in a terminal state and its slots are free.
 
     It crashes if the core raises an unexpected exception (A1). The job's next JobMaster then takes over (R13). Both
@@ -91,21 +88,12 @@ class JobMaster(Component):
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         """`leads` returns whether it is certain that no other daemon is the leader now."""
-        super().__init__(f"jobmaster {job_id}")
         turn = turn or StorageTurn(f"job {job_id}")
+        estate = estate or Estate()
         self.job_id = job_id
         self.graph = graph
         self.leader_id = ids.leader()
-        self._network = network
-        self._heritage = heritage or Heritage()
-        self._clock = clock
-        self._submitted_ms = submitted_ms
-        self._submission = submission
-        self._on_end = on_end
-        estate = estate or Estate()
-        self._cancelled = cancelled  # by an earlier JobMaster: this one only brings the job to its end
-        self._log = log.bind(job=job_id)
-        self._core = JobMasterCore(
+        core = JobMasterCore(
             job_id=job_id,
             leader_id=self.leader_id,
             tasks=chain(graph),
@@ -121,6 +109,22 @@ class JobMaster(Component):
             heralded=estate.task_managers,
             chance=Chance(ids, rng),
         )
+        super().__init__(
+            f"jobmaster {job_id}",
+            core,
+            address=job_master(job_id),
+            network=network,
+            clock=clock,
+            fence=self.leader_id,
+        )
+        self._noted = core.state  # what `_decided` has seen
+        self._watch = StateWatch(lambda: core.state)
+        self._heritage = heritage or Heritage()
+        self._submitted_ms = submitted_ms
+        self._submission = submission
+        self._on_end = on_end
+        self._cancelled = cancelled  # by an earlier JobMaster: this one only brings the job to its end
+        self._log = log.bind(job=job_id)
         gateway = TaskManagerTasks(
             network,
             job_id=job_id,
@@ -143,10 +147,7 @@ class JobMaster(Component):
             leads=leads,
         )
         self.coordinator.falls_with = self.crash
-        self._timer = Timer(
-            clock, due=self._core.next_wakeup, tick=lambda now: self._decide(partial(self._core.tick, now))
-        )
-        self._scheduling = Scheduling(lambda: self._core.state, self._feed, self.crashed)
+        self._scheduling = Scheduling(self._watch, self._feed, self.crashed)
         self.making_way = MakingWay(job_id, self._scheduling, self.coordinator)
         self._proving = Proving(
             job_id,
@@ -177,9 +178,8 @@ class JobMaster(Component):
         self._inherited = estate.history
         self._history = HistoryRecord(root, job_id=job_id, clock=clock, turn=turn, look=self.history)
         self._offsets = OffsetRecord(root, job_id=job_id, clock=clock, turn=turn)
-        self._mailbox = Door(job_master(job_id), self._receive, fence=self.leader_id)
-        self._mailbox.on(m.AcknowledgeCheckpoint, self._acknowledge_checkpoint)
-        self._mailbox.on(m.DeclineCheckpoint, self._decline_checkpoint)
+        self.mailbox.on(m.AcknowledgeCheckpoint, self._acknowledge_checkpoint)
+        self.mailbox.on(m.DeclineCheckpoint, self._decline_checkpoint)
 
     # --- inspection ----------------------------------------------------------------------------------------------
 
@@ -235,12 +235,10 @@ class JobMaster(Component):
 
     async def _start(self) -> None:
         await self.coordinator.start()
-        self._network.attach(self._mailbox)
         await self._offsets.load()
         recorded = await self._history.load()
         history = self._inherited or recorded
         self.coordinator.counted(history.checkpoints)
-        self.tasks.loop("timer", self._timer.run)
         self.tasks.loop("record of failures", self._history.keep)
         self.tasks.loop("record of offsets", lambda: self._offsets.keep(self.offsets))
         if self._restoring.claims:
@@ -248,6 +246,7 @@ class JobMaster(Component):
         point = self.coordinator.latest()
         of_this_version = point is not None and point.checkpoint_id > self._heritage.base
         ran_with = {s.task_id: s.parallelism for s in point.tasks} if point is not None and of_this_version else {}
+        await super()._start()  # without a pause before `Started`: the core takes no message before that event
         self._feed(
             ev.Started(
                 recovered=point is not None,
@@ -259,15 +258,12 @@ class JobMaster(Component):
         )
 
     def _on_crash(self) -> None:
-        self._network.detach(self._mailbox)
+        super()._on_crash()
         self.making_way.give_up(f"its JobMaster crashed: {self.crash_cause}")
-        self._scheduling.stepped.set()
-
-    async def _before_stop(self) -> None:
-        self._network.detach(self._mailbox)
+        self._watch.changed()
 
     async def _stop(self) -> None:
-        self._network.detach(self._mailbox)
+        await super()._stop()
         self.making_way.give_up("its JobMaster was closed")
         self.savepoints.tasks_stopped()
         # Otherwise the job's result has its history, and its checkpoints are deleted.
@@ -277,34 +273,16 @@ class JobMaster(Component):
 
     # --- the core and the world ----------------------------------------------------------------------------------
 
-    def _decide(self, act: Callable[[], R]) -> R:
-        """Run one step of the core and carry out its commands. Raises what the core refuses, and Crashed."""
-
-        def decided() -> R:
-            before = self._core.state
-            result = act()
-            self._note(before, self._core.state)
-            for command in self._core.take_commands():
-                self._carry_out(command)
-            return result
-
-        result = self.deciding(decided)
-        self._timer.changed()
-        self._scheduling.stepped.set()
-        return result
-
     def _feed(self, event: ev.Event) -> None:
-        self._decide(lambda: self._core.feed(event, self._clock.monotonic()))
+        self.inform(lambda now: self._core.feed(event, now))
 
-    def _receive(self, message: m.Message, fence: LeaderId | None) -> Any:
-        return self._decide(lambda: self._core.receive(message, fence, self._clock.monotonic()))
+    def _decided(self) -> None:
+        before, self._noted = self._noted, self._core.state
+        self._note(before, self._noted)
+        self._watch.changed()
 
-    def _carry_out(self, command: object) -> None:
+    def _carry_out_own(self, command: object) -> None:
         match command:
-            case Ask(target, request):
-                self._job(f"{type(request).__name__} to {target}", self._ask(command))
-            case Tell(target, notice, fence):
-                self._network.tell(target, notice, fence=fence)
             case ev.FindRestorePoint(number, tasks):
                 self._job(f"restore point of round {number}", self._find_restore_point(number, tasks))
             case ev.StartCheckpoints(attempts):
@@ -327,24 +305,21 @@ class JobMaster(Component):
             case ev.End():
                 self._job("end", self._on_end(self.details()))
             case _:
-                raise AssertionError(f"nobody carries out {command}")
+                super()._carry_out_own(command)
 
     def _job(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.job(name, work, on_error=self._job_failed)
 
-    def _job_failed(self, error: Exception) -> None:
-        """Crash the JobMaster: otherwise whoever waits for the job's outcome would wait forever."""
-        if not isinstance(error, Crashed):  # a crash was already logged where it happened
-            self.crash(error)
-
-    async def _ask(self, ask: Ask) -> None:
+    def _complete(self, request: m.Request[Any]) -> m.Request[Any]:
         # A cancelled attempt commits what its own sinks still owe for the latest completed checkpoint.
-        if isinstance(ask.request, m.CancelTask) and (latest := self.coordinator.latest()) is not None:
-            ask = replace(ask, request=copy(ask.request, completed=latest.checkpoint_id))
-        outcome = await outcome_of_asking(self._network, self._clock, ask)
+        if isinstance(request, m.CancelTask) and (latest := self.coordinator.latest()) is not None:
+            return copy(request, completed=latest.checkpoint_id)
+        return request
+
+    def _answered(self, ask: Ask, outcome: Outcome) -> None:
         if not isinstance(outcome, Answered):
             self._log.info("no answer", request=type(ask.request).__name__, to=ask.target, error=str(outcome.error))
-        self._decide(lambda: self._core.answered(ask.about, outcome, self._clock.monotonic()))
+        super()._answered(ask, outcome)
 
     # --- checkpoints and sinks -----------------------------------------------------------------------------------
 

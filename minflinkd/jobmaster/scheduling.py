@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster.job_state import JobState
+from minflinkd.runtime.machine_driver import StateWatch
 
 
 @dataclass(frozen=True)
 class Scheduling:
     """Reads the scheduler's state and feeds it events. `feed` raises Crashed."""
 
-    read: Callable[[], JobState]
+    watch: StateWatch[JobState]
     feed: Callable[[ev.Event], None]
     crashed: asyncio.Event
-    stepped: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def state(self) -> JobState:
-        return self.read()
+        return self.watch.read()
 
     async def until(self, condition: Callable[[JobState], bool]) -> bool:
         """Wait until `condition` holds, without a time limit. Return False if the JobMaster crashed first."""
-        while not condition(self.state):
-            if self.crashed.is_set():
-                return False
-            self.stepped.clear()
-            await self.stepped.wait()
-        return True
+        await self.watch.until(lambda state: condition(state) or self.crashed.is_set())
+        return condition(self.state)

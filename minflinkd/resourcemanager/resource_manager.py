@@ -1,30 +1,25 @@
-"""The ResourceManager as a component: gives its core messages and time, and carries out the core's commands."""
+"""The ResourceManager as a component: the driver of its core, which starts and stops TaskManagers for it."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import structlog
 
 from minflinkd.resourcemanager import events as ev
-from minflinkd.resourcemanager.core import Command, ResourceManagerCore
+from minflinkd.resourcemanager.core import ResourceManagerCore
 from minflinkd.resourcemanager.launcher import TaskManagerLauncher
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.state import Resources
-from minflinkd.rpc.asking import outcome_of_asking
+from minflinkd.rpc.core_driver import CoreDriver
 from minflinkd.rpc.network import RESOURCE_MANAGER, Network
-from minflinkd.rpc.party import Ask, Door, Tell
 from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.ids import IdSource, LeaderId, ResourceId
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
-SHORTEST_SLEEP = 0.001  # seconds; a clock may wake up early by less than it can measure
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,7 @@ class ResourceManagerSnapshot:
     resources: Resources
 
 
-class ResourceManager(Component):
+class ResourceManager(CoreDriver[ResourceManagerCore]):
     """The only ResourceManager of a cluster. A new one knows nothing; it learns from reports and declarations (R12).
 
     The caller keeps `launcher`, and closes it after this. Its `on_exit` must be `task_manager_exited`. `blob_url` is
@@ -54,18 +49,10 @@ class ResourceManager(Component):
         blob_store: str = "",
         check: bool = False,
     ) -> None:
-        super().__init__("resourcemanager")
-        self._network = network
+        core = ResourceManagerCore(ids=ids, options=options, wall_ms=self._wall_ms, blob_store=blob_store, check=check)
+        super().__init__("resourcemanager", core, address=RESOURCE_MANAGER, network=network, clock=clock)
         self._launcher = launcher
-        self._clock = clock
         self._blob_url = blob_url
-        self._core = ResourceManagerCore(
-            ids=ids, options=options, wall_ms=self._wall_ms, blob_store=blob_store, check=check
-        )
-        self._door = Door(
-            RESOURCE_MANAGER,
-            lambda message, fence: self._decide(lambda now: self._core.receive(message, fence, now)),
-        )
 
     @property
     def leader_id(self) -> LeaderId:
@@ -80,75 +67,36 @@ class ResourceManager(Component):
 
     def task_manager_exited(self, resource_id: ResourceId, reason: str) -> None:
         """The launcher saw the process end. Does nothing if that was already known."""
-        if self.running:
-            self._tell_core(lambda now: self._core.exited(resource_id, reason, now))
+        self._happened(lambda now: self._core.exited(resource_id, reason, now))
 
     def task_manager_disconnected(self, resource_id: ResourceId) -> None:
         """The TaskManager's connection ended (R10)."""
-        if self.running:
-            self._tell_core(lambda now: self._core.disconnected(resource_id, now))
+        self._happened(lambda now: self._core.disconnected(resource_id, now))
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         living = await self._launcher.adopt()  # before a need can ask for a start
         self._core.blob_url = self._blob_url()
-        self._decide(lambda now: self._core.found(tuple(launched.resource_id for launched in living), now))
-        self._network.attach(self._door)
-        self.tasks.loop("timer", self._timer)
-
-    async def _before_stop(self) -> None:
-        self._network.detach(self._door)  # what comes later could not be carried out
-
-    async def _stop(self) -> None:
-        self._network.detach(self._door)
-
-    def _on_crash(self) -> None:
-        self._network.detach(self._door)
-
-    async def _timer(self) -> None:
-        while True:
-            self._decide(self._core.tick)
-            await self._clock.sleep(max(SHORTEST_SLEEP, self._core.next_wakeup() - self._clock.monotonic()))
+        self.inform(lambda now: self._core.found(tuple(launched.resource_id for launched in living), now))
+        await super()._start()
 
     # --- the core and the world ----------------------------------------------------------------------------------
 
-    def _decide(self, decision: Callable[[float], T]) -> T:
-        """Let the core decide, then carry out its commands. Raises the core's refusals, and Crashed."""
-        try:
-            return self.deciding(lambda: decision(self._clock.monotonic()))
-        finally:  # a refusal may leave commands, too
-            if not self.crashed.is_set():
-                self._carry_out()
-
-    def _tell_core(self, decision: Callable[[float], None]) -> None:
+    def _happened(self, what: Callable[[float], None]) -> None:
         """For callers that have no use for an error: the supervisor handles a crash."""
-        try:
-            self._decide(decision)
-        except MinflinkError as error:
-            log.info("not taken", component=self.name, error=str(error))
+        if self.running:
+            with contextlib.suppress(Crashed):
+                self.inform(what)
 
-    def _carry_out(self) -> None:
-        try:
-            for command in self._core.take_commands():
-                self._carry(command)
-        except Exception as error:
-            raise self.crash(error) from error
-
-    def _carry(self, command: Command) -> None:
+    def _carry_out_own(self, command: object) -> None:
         match command:
-            case Ask(target, request):
-                self.tasks.job(f"{type(request).__name__} to {target}", self._ask(command))
-            case Tell(target, notice, fence):
-                self._network.tell(target, notice, fence=fence)
             case ev.StartTaskManager(resource_id):
                 self.tasks.job(f"start {resource_id}", self._start_task_manager(resource_id))
             case ev.StopTaskManager(resource_id, _, kill):
                 self.tasks.job(f"stop {resource_id}", self._launcher.stop(resource_id, kill=kill))
-
-    async def _ask(self, ask: Ask) -> None:
-        outcome = await outcome_of_asking(self._network, self._clock, ask)
-        self._tell_core(lambda now: self._core.answered(ask.about, outcome, now))
+            case _:
+                super()._carry_out_own(command)
 
     async def _start_task_manager(self, resource_id: ResourceId) -> None:
         try:
@@ -156,7 +104,7 @@ class ResourceManager(Component):
         except Exception as error:
             log.exception("a TaskManager could not be started", resource=resource_id)
             reason = str(error)
-            self._tell_core(lambda now: self._core.start_failed(resource_id, reason, now))
+            self._happened(lambda now: self._core.start_failed(resource_id, reason, now))
 
     def _wall_ms(self, at: float) -> int:
         return round(self._clock.epoch_ms() - (self._clock.monotonic() - at) * 1000)

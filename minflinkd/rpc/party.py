@@ -3,20 +3,25 @@
 ResourceManager, JobMaster and TaskManager each have a *core*: synchronous, deterministic, without clock, socket, task
 or Spark. A core is told what was received, the outcomes of its requests, and the time. It returns commands.
 
-In production a thin asyncio driver carries them out, in the simulation a discrete-event loop (resources.md R30). The
-code that decides is the same.
+In production `rpc.core_driver` carries them out, in the simulation a discrete-event loop (resources.md R30). The code
+that decides is the same, and so is `CoreSteps`: in which order commands are carried out, what follows a refusal, and
+when a party crashes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from minflinkd.rpc.messages import Message, Notice, Request
-from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
+from minflinkd.rpc.network import Address, Fenced, RpcTimeout, Unreachable
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import LeaderId
+from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
+from minflinkd.runtime.machine_driver import CommandQueue
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,10 @@ def outcome_of(error: MinflinkError) -> Outcome:
 
 
 class Core(Protocol):
-    """What the drivers need from every core. They call `take_commands` after every other call."""
+    """What the drivers need from every core. They call `take_commands` after every other call (`CoreSteps`).
+
+    Only `receive`, and methods that a driver calls for somebody who asked, may refuse.
+    """
 
     def receive(self, message: Message, fence: LeaderId | None, now: float) -> Any:
         """Return the answer to a request; None for a notice.
@@ -89,19 +97,82 @@ class Core(Protocol):
         ...
 
 
-class Door(Mailbox):
-    """Passes a message without a handler here to the core, with its token. The core knows who may send what."""
+class CoreSteps:
+    """The steps of one core: each is a decision, and then the commands that it left.
+
+    - Commands are carried out in the order in which they were decided. If carrying one out leads to the next decision,
+      the commands of that one wait for those before them.
+    - They are carried out after a refusal, too. A refusal answers one message; it does not undo what the core noted
+      before it refused. For example, a TaskManager that refuses a deployment still follows the new JobMaster that sent
+      it, and must end the tasks of the old one.
+    - Any other error of the core, or of a command, means that the state cannot be trusted. The party crashes, and the
+      remaining commands are dropped.
+    """
 
     def __init__(
-        self, address: Address, receive: Callable[[Message, LeaderId | None], Any], *, fence: LeaderId | None = None
+        self,
+        core: Core,
+        *,
+        carry_out: Callable[[object], None],
+        crash: Callable[[Exception], Exception],
+        decided: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(address, fence=fence)
-        self._receive = receive
+        """`decided` is called after each decision, before its commands. `crash` returns the error for the caller."""
+        self._core = core
+        self._crash = crash
+        self._decided = decided
+        self._commands = CommandQueue(carry_out)
+        self._stopped = False
 
-    async def deliver(self, message: Message, fence: LeaderId | None) -> Any:
-        if type(message) in self._handlers:
-            return await super().deliver(message, fence)
-        return self._receive(message, fence)
+    @property
+    def busy(self) -> bool:
+        """Whether commands are being carried out."""
+        return self._commands.busy
+
+    def stop(self) -> None:
+        """Drop all commands from now on: the party ends, and nobody would carry them out."""
+        self._stopped = True
+        self._commands.clear()
+
+    def decide(self, decision: Callable[[], R]) -> R:
+        """Take a step for somebody who waits for the answer. Raises the core's refusals, and what `crash` returns."""
+        return self._step(decision, may_refuse=True)
+
+    def inform(self, decision: Callable[[], R]) -> R:
+        """Take a step because something has happened. Raises what `crash` returns, also for a refusal.
+
+        Nobody asked, so nobody would learn of the refusal, and the core has lost an event.
+        """
+        return self._step(decision, may_refuse=False)
+
+    def _step(self, decision: Callable[[], R], *, may_refuse: bool) -> R:
+        try:
+            result = decision()
+        except Exception as error:
+            if not (may_refuse and _is_refusal(error)):
+                raise self._crashed(error) from error
+            self._follow()
+            raise
+        self._follow()
+        return result
+
+    def _follow(self) -> None:
+        """Carry out what the core has decided."""
+        try:
+            commands = self._core.take_commands()
+            self._decided()
+            if not self._stopped:
+                self._commands.add(commands)
+        except Exception as error:
+            raise self._crashed(error) from error
+
+    def _crashed(self, error: Exception) -> Exception:
+        self.stop()
+        return self._crash(error)
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, MinflinkError) and not isinstance(error, IllegalTransition | InvariantViolated)
 
 
 def fenced(party: Address, message: Message, fence: LeaderId | None) -> Fenced:

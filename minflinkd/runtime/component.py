@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 import structlog
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
-from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
 from minflinkd.runtime.supervision import TaskOwner
 
 log = structlog.get_logger(__name__)
-
-R = TypeVar("R")
 
 
 class Crashed(MinflinkError):
@@ -98,22 +95,10 @@ class Component:
                 self.falls_with(error)
         return Crashed(f"{self.name} crashed: {self.crash_cause}", hint="a new one is started; ask again")
 
-    def deciding(self, act: Callable[[], R]) -> R:
-        """Run `act`, which decides, and return its result.
-
-        Its refusals pass through. Any other exception means that the state cannot be trusted: the component crashes,
-        and the caller gets Crashed.
-        """
+    def raise_if_crashed(self) -> None:
+        """Raises Crashed. Call it before each decision: after a crash the state cannot be trusted."""
         if self.crashed.is_set():
             raise Crashed(f"{self.name} crashed: {self.crash_cause}")
-        try:
-            return act()
-        except (IllegalTransition, InvariantViolated) as error:
-            raise self.crash(error) from error
-        except MinflinkError:
-            raise
-        except Exception as error:
-            raise self.crash(error) from error
 
     async def _start(self) -> None: ...
 

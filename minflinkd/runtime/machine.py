@@ -2,8 +2,9 @@
 
 A module that makes decisions has an enum of states, a frozen state, frozen events and commands, a literal table of
 legal transitions, a pure `step(state, event, now) -> (state, commands)` and `check_invariants(state)`. It has no clock,
-socket or Spark. A thin driver holds one `Machine`, feeds it events and carries out the commands. The result of a
-command is the next event. (The pattern comes from dask.distributed's worker_state_machine.py.)
+socket or Spark. A thin driver (`runtime.machine_driver`) holds one `Machine`, feeds it events and carries out the
+commands. The result of a command is the next event. (The pattern comes from dask.distributed's
+worker_state_machine.py.)
 
 `jobmaster/execution.py` is the smallest complete example.
 """

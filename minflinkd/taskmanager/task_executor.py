@@ -34,7 +34,7 @@ from minflinkd.taskmanager.child.keeper import SessionKeeper
 from minflinkd.taskmanager.child.protocol import SessionLost
 from minflinkd.taskmanager.metrics import merging_metrics
 from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
-from minflinkd.taskmanager.slots.core_driver import CoreDriver, OwnCommand
+from minflinkd.taskmanager.slots.core_driver import OwnCommand, TaskManagerDriver
 from minflinkd.taskmanager.slots.events import EndTasks, ForgetJob, StartTask
 from minflinkd.taskmanager.slots.job_masters import JobMasterSilent, deliver
 
@@ -104,7 +104,7 @@ class TaskExecutor(Component):
             num_retained=num_retained,
             tasks=self.tasks,
         )
-        self._driver = CoreDriver(
+        self._driver = TaskManagerDriver(
             self.core,
             address=Address(hello.address),
             network=network,
@@ -115,15 +115,16 @@ class TaskExecutor(Component):
             on_crash=lambda why: on_exit(why, True),
         )
         self.mailbox = self._driver.mailbox
-        self.mailbox.on(m.FreeSlots, self._free_slots)
-        self.mailbox.on(m.HeartbeatFromJobMaster, self._heartbeat)
+        self.mailbox.on_accepted(m.FreeSlots, self._free_slots)
+        self.mailbox.on_accepted(m.HeartbeatFromJobMaster, self._heartbeat)
+        self.mailbox.on_accepted(m.CancelTask, self._cancel)
+        self.mailbox.on_accepted(m.TriggerCheckpoint, self._trigger_checkpoint)
+        self.mailbox.on_accepted(m.DrainTask, self._drain_task)
+        self.mailbox.on_accepted(m.NotifyCheckpointComplete, self._checkpoint_complete)
+        self.mailbox.on_accepted(m.NotifyCheckpointAborted, self._checkpoint_aborted)
+        # Whoever sends these, they do no harm.
         self.mailbox.on(m.AnalyzeJob, self._analyze)
-        self.mailbox.on(m.CancelTask, self._cancel)
         self.mailbox.on(m.ReadCollected, self._read_collected)
-        self.mailbox.on(m.TriggerCheckpoint, self._trigger_checkpoint)
-        self.mailbox.on(m.DrainTask, self._drain_task)
-        self.mailbox.on(m.NotifyCheckpointComplete, self._checkpoint_complete)
-        self.mailbox.on(m.NotifyCheckpointAborted, self._checkpoint_aborted)
 
     async def _start(self) -> None:
         await self._driver.start()
@@ -202,7 +203,7 @@ class TaskExecutor(Component):
                 self._release_artifacts(job)
         finally:
             # Unless the job is deployed here, its artifacts are removed after a while.
-            self._driver.decide(lambda now: self.core.analysed(job.job_id, now))
+            self._driver.inform(lambda now: self.core.analysed(job.job_id, now))
         if analysis.faults and not any(a.deployment.job.job_id == job.job_id for a in self.attempts.values()):
             await self._deployer.blobs.forget_job(job.job_id)
         return analysis
@@ -291,7 +292,7 @@ class TaskExecutor(Component):
         finally:
             self._endings.pop(attempt_id, None)
             self._release_artifacts_of(attempt)
-            self._driver.decide(lambda now: self.core.attempt_ended(attempt_id, now))
+            self._driver.inform(lambda now: self.core.attempt_ended(attempt_id, now))
             attempt.to(m.TaskState.CANCELED if error is None else m.TaskState.FAILED, error=error)
             self.tasks.job("remove exchanges", remove_exchanges(self._state_directory, self._exchanges))
 
@@ -377,7 +378,7 @@ class TaskExecutor(Component):
 
     def _tell_session(self) -> None:
         keeper = self._keeper
-        self._driver.decide(
+        self._driver.inform(
             lambda now: self.core.session_changed(
                 keeper.phase, keeper.generation, bool(keeper.aged), now, keeper.start_error
             )

@@ -81,8 +81,8 @@ async def agreed(cluster: InProcess, job_id: str) -> None:
 
 
 def nothing_was_started(cluster: InProcess) -> bool:
-    assert cluster.daemon.driver is not None
-    return len(cluster.daemon.driver.living()) == 1
+    assert cluster.daemon.launcher is not None
+    return len(cluster.daemon.launcher.living()) == 1
 
 
 async def test_the_resource_manager_crashes_and_a_running_job_does_not_notice(

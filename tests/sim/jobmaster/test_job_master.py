@@ -13,7 +13,8 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import RESOURCE_MANAGER, Fenced, job_master
 from minflinkd.runtime.ids import AttemptId, LeaderId, ResourceId
-from tests.sim.jobmaster.world import BOOM, JOB, World, running, until
+from tests.sim.jobmaster.world import BOOM, JOB, World, graph, new_master, running, until
+from tests.untimed_storage import untimed_storages
 
 pytestmark = pytest.mark.looptime
 
@@ -39,6 +40,21 @@ async def test_what_does_not_carry_its_token_is_refused_by_a_job_master(
     async with running(tmp_path) as world:
         with pytest.raises(Fenced):
             await world.wire.mailboxes[job_master(JOB)].deliver(message, token)
+
+
+async def test_a_job_master_takes_no_message_before_it_knows_where_its_job_stands(tmp_path: Path) -> None:
+    """Its core must first learn whether the job was recovered. Until then senders try again (R13)."""
+    world, storages = World(), untimed_storages()
+    world.master = new_master(world, graph(), storages, tmp_path)
+    starting = asyncio.create_task(world.master.start())
+    while not starting.done():
+        takes_messages = job_master(JOB) in world.wire.mailboxes
+        assert takes_messages is (world.master.status is not JobStatus.INITIALIZING)
+        await asyncio.sleep(0)
+    assert job_master(JOB) in world.wire.mailboxes
+    await world.master.aclose()
+    await world.wire.aclose()
+    await storages.aclose()
 
 
 async def test_cancel_frees_the_slots_before_the_end_is_reported(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""A process with a core, which can be stopped and continued, and die. It does what the asyncio drivers do."""
+"""A process with a core, which can be stopped and continued, and die.
+
+It drives the core by the same `CoreSteps` as `rpc.core_driver`, in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from minflinkd.rpc.messages import Message
 from minflinkd.rpc.network import Address
-from minflinkd.rpc.party import Ask, Core, Outcome, Tell
+from minflinkd.rpc.party import Ask, Core, CoreSteps, Outcome, Tell
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import LeaderId
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
@@ -33,6 +36,7 @@ class Party(Generic[C]):
         self.alive = True
         self.stopped = False  # as by SIGSTOP: whatever arrives waits
         self._engine = universe.engine
+        self._steps = CoreSteps(core, carry_out=self._carry_out, crash=self._crash)
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._tick_at: float | None = None
         self._ticks_in_a_row = 0
@@ -67,6 +71,7 @@ class Party(Generic[C]):
     def die(self) -> None:
         self.alive = self.stopped = False
         self._backlog.clear()
+        self._steps.stop()
         if self.universe.wire.parties.get(self.address) is self:
             del self.universe.wire.parties[self.address]
 
@@ -74,41 +79,44 @@ class Party(Generic[C]):
 
     def receive(self, message: Message, fence: LeaderId | None) -> Any:
         """Give a message to the core. Raises MinflinkError if it is refused."""
-        return self.step(self.core.receive, message, fence, self._engine.now)
+        try:
+            answer = self._steps.decide(lambda: self.core.receive(message, fence, self._engine.now))
+        except MinflinkError:
+            self._stepped()
+            raise
+        self._stepped()
+        return answer
 
     def answered(self, ask: Ask, outcome: Outcome) -> None:
         self.step(self.core.answered, ask.about, outcome, self._engine.now)
 
-    def step(self, act: Callable[..., Any], *args: Any) -> Any:
+    def step(self, act: Callable[..., Any], *args: Any) -> None:
         """Let something happen to the core, carry out its commands, and check everything."""
-        try:
-            result = act(*args)
-        except (IllegalTransition, InvariantViolated) as error:
-            raise Violation(f"{self.address}: {error}") from error
-        except MinflinkError:
-            self.settle()
-            raise
-        except Violation:
-            raise
-        except Exception as error:
-            raise Violation(f"{self.address} failed: {error!r}") from error
-        self.settle()
-        return result
+        self._steps.inform(lambda: act(*args))
+        self._stepped()
 
-    def settle(self) -> None:
-        if not self.alive:
-            return
-        for command in self.core.take_commands():
-            if isinstance(command, Ask):
-                self.sends(command)
-                self.universe.wire.ask(self, command)
-            elif isinstance(command, Tell):
-                self.universe.wire.tell(self, command)
-            else:
-                self.carry_out(command)
-        if self.alive:
+    def _stepped(self) -> None:
+        if self.alive and not self._steps.busy:
             self._plan_tick()
             self.checked()
+
+    def _crash(self, error: Exception) -> Exception:
+        """No party may crash by itself."""
+        if isinstance(error, Violation):
+            return error
+        if isinstance(error, IllegalTransition | InvariantViolated):
+            return Violation(f"{self.address}: {error}")
+        return Violation(f"{self.address} failed: {error!r}")
+
+    def _carry_out(self, command: object) -> None:
+        match command:
+            case Ask():
+                self.sends(command)
+                self.universe.wire.ask(self, command)
+            case Tell():
+                self.universe.wire.tell(self, command)
+            case _:
+                self.carry_out(command)
 
     def carry_out(self, command: Any) -> None:
         raise Violation(f"{self.address} does not know the command {command}")

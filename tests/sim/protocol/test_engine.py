@@ -54,6 +54,11 @@ class Toy:
         return taken
 
 
+def settle(party: Party[Toy]) -> None:
+    """Have the party carry out the commands that its core holds."""
+    party.step(lambda: None)
+
+
 class Two:
     """Two parties on one network."""
 
@@ -64,11 +69,11 @@ class Two:
 
     def ask(self, **options: Any) -> None:
         self.here.core.commands.append(Ask(THERE, QUESTION, 5.0, about="it", **options))
-        self.here.settle()
+        settle(self.here)
 
     def tell(self) -> None:
         self.here.core.commands.append(Tell(THERE, NOTICE))
-        self.here.settle()
+        settle(self.here)
 
     def outcome(self, within: float = 10.0) -> Outcome:
         """Return the only outcome."""
@@ -167,7 +172,7 @@ def test_what_comes_to_a_stopped_process_waits_for_it() -> None:
     two = Two()
     two.there.stop()
     two.there.core.wake = 1.0
-    two.there.settle()
+    settle(two.there)
     two.tell()
     two.universe.engine.run_until(4.0)
     assert two.there.core.received == []
@@ -182,7 +187,7 @@ def test_nothing_happens_to_a_dead_process() -> None:
     two = Two()
     two.ask()
     two.here.core.wake = 0.5
-    two.here.settle()
+    settle(two.here)
     two.here.die()
     two.universe.engine.run_until(20.0)
     assert two.here.core.outcomes == []
@@ -192,9 +197,9 @@ def test_nothing_happens_to_a_dead_process() -> None:
 def test_a_core_is_woken_when_it_wants_to_be_and_not_before() -> None:
     two = Two()
     two.here.core.wake = 7.0
-    two.here.settle()
+    settle(two.here)
     two.here.core.wake = 3.0  # earlier than before
-    two.here.settle()
+    settle(two.here)
     two.universe.engine.run_until(20.0)
     assert two.here.core.ticks == [3.0]
 
@@ -205,7 +210,7 @@ def test_a_core_that_spins_is_found() -> None:
             return 0.0
 
     universe = Universe(1)
-    Party(universe, HERE, Spinning()).settle()
+    settle(Party(universe, HERE, Spinning()))
     with pytest.raises(Violation, match="again and again"):
         universe.engine.run_until(10.0)
 
@@ -215,6 +220,29 @@ def test_the_story_shows_what_messages_say() -> None:
     two.here.core.commands.append(
         Tell(THERE, m.JobMasterChanged(job_id=JobId("ab" * 16), leader_id=LeaderId("00000001" + "0000000b" + "c" * 16)))
     )
-    two.here.settle()
+    settle(two.here)
     (line,) = two.universe.journal.lines()
     assert line == ("    0.000  here -> there #1 JobMasterChanged(job_id=ababab, leader_id=leader-1.11)")
+
+
+def test_what_a_core_decided_before_it_refused_is_carried_out() -> None:
+    """The same `CoreSteps` run in production: a refusal answers one message, and takes no command back."""
+    two = Two()
+    two.there.core.refuses = True
+    two.there.core.commands.append(Tell(HERE, NOTICE))
+    two.ask()
+    assert isinstance(two.outcome(), Refused)
+    assert [message for _, message in two.here.core.received] == [NOTICE]
+
+
+def test_a_core_that_refuses_an_outcome_breaks_a_rule() -> None:
+    """In production it crashes: it has lost the outcome of its request, and nobody would learn of it."""
+    two = Two()
+
+    def refuse(about: object, outcome: Outcome, now: float) -> None:
+        raise Conflict("no")
+
+    two.here.core.answered = refuse  # type: ignore[method-assign]
+    two.ask()
+    with pytest.raises(Violation, match="here failed: Conflict"):
+        two.universe.engine.run_until(10.0)

@@ -25,7 +25,7 @@ from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AllocationId, IdSource, JobId, LeaderId, ResourceId
 from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.taskmanager.slots.core import Exit, TaskManagerCore, TaskManagerOptions
-from minflinkd.taskmanager.slots.core_driver import CoreDriver, OwnCommand
+from minflinkd.taskmanager.slots.core_driver import OwnCommand, TaskManagerDriver
 from minflinkd.taskmanager.slots.state import SlotOptions
 from minflinkd.taskmanager.slots.table import SlotTable
 
@@ -62,7 +62,7 @@ class TaskManager:
         self.core = TaskManagerCore(hello, slots=SLOTS, options=options, now=clock.monotonic())
         self._world = world
         self._tasks = TaskOwner(resource_id)
-        self._driver = CoreDriver(
+        self._driver = TaskManagerDriver(
             self.core,
             address=address,
             network=world.wire.party(address),
@@ -93,7 +93,7 @@ class TaskManager:
 
     def _enter(self, phase: m.SessionPhase) -> None:
         self.session = phase
-        self._driver.decide(lambda now: self.core.session_changed(phase, 1, aged=False, now=now))
+        self._driver.inform(lambda now: self.core.session_changed(phase, 1, aged=False, now=now))
 
 
 class Launcher:

@@ -232,14 +232,14 @@ async def test_a_crashed_resourcemanager_decides_nothing_any_more() -> None:
         before = cluster.manager.snapshot()
         cluster.manager.crash(ValueError("a bug"))
         with pytest.raises(Crashed):
-            await cluster.manager._door.deliver(m.FindSession(), None)
+            await cluster.manager.mailbox.deliver(m.FindSession(), None)
         assert cluster.manager.snapshot() == before
 
 
 async def test_a_resourcemanager_whose_command_fails_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands after the failed one are lost, and its state records steps that were never carried out (A1)."""
     async with running() as cluster:
-        monkeypatch.setattr(cluster.manager, "_carry", lambda _: 1 / 0)
+        monkeypatch.setattr(cluster.manager, "_carry_out_own", lambda _: 1 / 0)
         with pytest.raises(Unreachable, match="division by zero"):
             await cluster.needs(a=1)
         assert cluster.manager.crashed.is_set()

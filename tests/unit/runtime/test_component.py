@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
 
 from minflinkd.runtime.component import Component, Crashed
-from minflinkd.runtime.errors import NotFound
-from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
 
 
 class Recorder(Component):
@@ -182,28 +179,11 @@ async def test_a_component_falls_with_its_part() -> None:
         assert whole.crash_cause is bug
 
 
-def raising(error: Exception) -> Callable[[], None]:
-    def act() -> None:
-        raise error
-
-    return act
-
-
-async def test_a_refusal_is_the_askers_matter_and_no_crash() -> None:
-    """A refusal concerns only the caller (A1)."""
-    async with Recorder() as component:
-        with pytest.raises(NotFound):
-            component.deciding(raising(NotFound("there is no such slot")))
-        assert component.deciding(lambda: "slot 3") == "slot 3"
-        assert component.running
-
-
-@pytest.mark.parametrize("bug", [ValueError("broken"), InvariantViolated("held twice"), IllegalTransition("never")])
-async def test_what_deciding_was_not_to_raise_crashes_and_nothing_is_decided_after_it(bug: Exception) -> None:
-    """Domain errors pass through; any other exception crashes the component. Its state cannot be trusted (A1)."""
-    async with Recorder() as component:
-        with capture_logs(), pytest.raises(Crashed):
-            component.deciding(raising(bug))
-        assert component.crash_cause is bug
-        with pytest.raises(Crashed):
-            component.deciding(lambda: pytest.fail("it was asked"))
+async def test_a_component_that_has_crashed_refuses_to_decide() -> None:
+    """Its state cannot be trusted (A1)."""
+    async with Decider() as component:
+        component.raise_if_crashed()
+        with capture_logs():
+            component.crash(ValueError("broken"))
+        with pytest.raises(Crashed, match="broken"):
+            component.raise_if_crashed()

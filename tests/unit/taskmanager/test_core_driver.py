@@ -19,8 +19,8 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import Conflict
 from minflinkd.runtime.ids import InstanceId, LeaderId, ResourceId
-from minflinkd.taskmanager.slots.core import Exit, TaskManagerCore, TaskManagerOptions
-from minflinkd.taskmanager.slots.core_driver import CoreDriver, OwnCommand
+from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.slots.core_driver import OwnCommand, TaskManagerDriver
 
 pytestmark = pytest.mark.looptime
 REPORT = m.TaskManagerReport(resource_id=ResourceId("tm-1"), slots=(), session=m.SessionPhase.READY)
@@ -59,7 +59,7 @@ class FakeResourceManager:
         self.reports.append(notice.report)
 
 
-class Registering(CoreDriver):
+class Registering(TaskManagerDriver):
     """The first `broken` requests fail before they are sent."""
 
     def __init__(self, network: Network, *, give_up_after: float = 0.0, broken: int = 0) -> None:
@@ -95,6 +95,9 @@ class Registering(CoreDriver):
         return registered.leader_id if registered is not None else None
 
     def carry_out(self, command: OwnCommand) -> None:
+        if isinstance(command, RenewSession):
+            self.session(m.SessionPhase.STARTING)
+            return
         assert isinstance(command, Exit)
         if self.helpless:
             raise OSError("too many open files")
@@ -107,7 +110,10 @@ class Registering(CoreDriver):
         return request
 
     def ready(self) -> None:
-        self.decide(lambda now: self.core.session_changed(m.SessionPhase.READY, 1, aged=False, now=now))
+        self.session(m.SessionPhase.READY)
+
+    def session(self, phase: m.SessionPhase) -> None:
+        self.inform(lambda now: self.core.session_changed(phase, 1, aged=False, now=now))
 
 
 @asynccontextmanager
@@ -137,6 +143,22 @@ async def test_it_registers_beats_and_tells_at_once_what_falls_free() -> None:
         assert (rm.registrations, registration.leader) == (1, "one")
         registration.ready()
         await until(lambda: [r.session for r in rm.reports] == [m.SessionPhase.READY])
+
+
+async def test_a_report_does_not_overtake_the_one_before_it() -> None:
+    """A session that is to be renewed changes at once. The report of that follows the one about the request (m11)."""
+    network = LocalNetwork()
+    rm = FakeResourceManager(network)
+    async with registering(network) as registration:
+        await until(lambda: rm.beats)
+        registration.ready()
+        await until(lambda: rm.reports)
+        rm.reports.clear()
+        renew = m.RenewSession(reason="it has aged")
+        await network.ask(Address("taskmanager/tm-1"), renew, timeout=1.0, fence=registration.leader)
+        await until(lambda: len(rm.reports) == 2)
+        first, second = (report.version for report in rm.reports)
+        assert first < second
 
 
 async def test_a_resource_manager_that_forgot_it_is_told_again() -> None:
