@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from minflinkd.blob.errors import BlobNotFound
-from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind
 from minflinkd.blob.references import References
 from minflinkd.filemerging.compaction import CompactionLimits
 from minflinkd.filemerging.policy import FileMerging
@@ -129,14 +129,14 @@ class Blobs:
             await asyncio.Event().wait()
         if key in self.missing:
             raise BlobNotFound("nowhere")
-        self.references.acquire((job_id, key))
+        self.references.acquire(Blob(job_id, key))
         return Path("/nowhere")
 
     async def forget_job(self, job_id: JobId) -> None:
         self.forgotten.append(job_id)
 
     def release(self, job_id: JobId, key: BlobKey) -> None:
-        self.references.release((job_id, key))
+        self.references.release(Blob(job_id, key))
 
 
 class SlowDeployer(Deployer):
