@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from minflinkd.checkpoint.state_matching import (
     ALLOW,
@@ -10,7 +10,7 @@ from minflinkd.checkpoint.state_matching import (
     ALLOW_CHANGED_HERE,
     FRESH,
     NO_VERDICTS,
-    StateMeaningChanged,
+    Reason,
     StateNotMatched,
     Verdicts,
     all_fit,
@@ -81,7 +81,7 @@ def _faults(
     try:
         matched = match_tasks(snapshots, _vertices(new), allow_non_restored=allow_non_restored)
     except StateNotMatched as error:
-        yield from _reasons(error)
+        yield from _reasons(error.reasons)
         return
     for task, snapshot in matched.items():
         if not snapshot.operators or task not in plans:
@@ -99,11 +99,11 @@ def _faults(
         except StateNotMatched as error:
             # A task without a micro-batch has no state in this checkpoint, but perhaps in the one that it stops with.
             # Spark will then say whether that state fits, but not whether its meaning changed.
-            yield from (fault for fault in _reasons(error) if has_run or fault.code == StateMeaningChanged.code)
+            yield from _reasons(reason for reason in error.reasons if has_run or reason.changes_meaning)
 
 
-def _reasons(error: StateNotMatched) -> Iterator[GraphFault]:
-    for reason in error.reasons:
+def _reasons(reasons: Iterable[Reason]) -> Iterator[GraphFault]:
+    for reason in reasons:
         path = vertex_path(reason.vertex) if reason.vertex else PATH
         yield GraphFault(path=path, problem=reason.problem, hint=_HINTS.get(reason.hint, FRESH), code=reason.code)
 

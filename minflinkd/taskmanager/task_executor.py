@@ -21,7 +21,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import Address, Fenced, Network
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError, error_info
+from minflinkd.runtime.errors import ErrorInfo, RemoteError, error_info
 from minflinkd.runtime.ids import AttemptId, JobId
 from minflinkd.taskmanager.attempts.attempt import Attempt
 from minflinkd.taskmanager.attempts.collected import CollectedRows
@@ -385,11 +385,7 @@ class TaskExecutor(Component):
 
     def session_lost(self, generation: int, reason: str) -> None:
         """Fail the tasks of a lost session. Its processes are gone, so their directories can be deleted (C10a)."""
-        error = ErrorInfo(
-            code=SessionLost.code,
-            message=f"the session of TaskManager {self.resource_id} was lost: {reason}",
-            consequence=Consequence.RETRYABLE,
-        )
+        error = SessionLost(f"the session of TaskManager {self.resource_id} was lost: {reason}").info()
         lost = [a for a in self.attempts.values() if a.generation == generation]
         for attempt in lost:
             self._begin_end(attempt, error)

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from minflinkd.rpc.messages import Collected, TaskMetrics
 from minflinkd.rpc.snapshot import RowCounts
-from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.errors import ErrorInfo, Kind
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child.protocol import (
     RunTask,
@@ -346,7 +346,7 @@ class RunningTask:
 
     def _with_input(self, error: ErrorInfo) -> ErrorInfo:
         """Add a hint that names the files and offsets of the micro-batch, if a record may have caused the error."""
-        if error.hint or error.code not in ("user-code", "spark-query") or self._plan is None:
+        if error.hint or error.kind is not Kind.JOB or self._plan is None:
             return error
         return msgspec.structs.replace(error, hint=failed_input(self._checkpoint, self._plan.operators))
 
