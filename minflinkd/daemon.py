@@ -34,8 +34,10 @@ from minflinkd.resourcemanager.launcher import TaskManagerLauncher
 from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.resourcemanager.resource_manager import ResourceManager
 from minflinkd.resourcemanager.standalone import StandaloneLauncher
+from minflinkd.rest.backend import Backend
+from minflinkd.rest.cluster import About
 from minflinkd.rest.guard import Limits
-from minflinkd.rest.server import RestServer, place
+from minflinkd.rest.server import Listening, LogSources, RestServer, place
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import Address
 from minflinkd.rpc.tcp import RpcServer
@@ -146,21 +148,26 @@ class Daemon(Component):
             storage_requests=self._storages.statistics,
         )
         self.rest = RestServer(
-            self._network,
-            host=config.rest.bind_address,
-            port=config.rest.port,
-            version=__version__,
+            Backend(self._network, submit_timeout=lambda: self.dispatcher.submission_timeout),
+            listening=Listening(
+                host=config.rest.bind_address,
+                port=config.rest.port,
+                allowed_hosts={config.rest.address},
+                sockets=self._rest_sockets,
+            ),
+            about=About(
+                version=__version__,
+                config_items=lambda: [(item.key, item.value) for item in self.config.as_items()],
+                blob_url=lambda: self.blobs.url,
+            ),
             metrics=self.metrics,
-            config_items=lambda: [(item.key, item.value) for item in self.config.as_items()],
-            blob_url=lambda: self.blobs.url,
-            submit_timeout=lambda: self.dispatcher.submission_timeout,
-            allowed_hosts={config.rest.address},
             limits=Limits(body_bytes=config.rest.max_content_length),
             blobs=self.blobs,
-            log_blobs=self.blobs,
-            ended_logs=where.task_managers(self.state_directory),
-            offload_minsize=config.blob.offload_minsize,
-            sockets=self._rest_sockets,
+            logs=LogSources(
+                blobs=self.blobs,
+                offload_minsize=config.blob.offload_minsize,
+                ended=where.task_managers(self.state_directory),
+            ),
         )
         lag = LoopLag(self.metrics.registry, self._clock)
         # In the order in which they start; they stop in reverse order.

@@ -22,17 +22,18 @@ from minflinkd.blob.errors import (
     BlobUnauthorized,
 )
 from minflinkd.blob.transfer import CHUNK
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, class_of
 from minflinkd.storage.interface import StorageError
 
 LONGEST_WAIT = 60.0  # the longest Retry-After that is obeyed, in seconds
 LONGEST_PAUSE = 50  # times the first pause
 
-_KINDS: tuple[type[MinflinkError], ...] = (
+_RAISED_AGAIN: tuple[type[MinflinkError], ...] = (
     BlobInUse,
     BlobMismatch,
     BlobNotFound,
     BlobPermanent,
+    BlobServerBusy,
     BlobTooLarge,
     BlobUnauthorized,
 )
@@ -159,10 +160,10 @@ def _error(response: aiohttp.ClientResponse, body: bytes) -> MinflinkError:
         consequence = Consequence.RETRYABLE if response.status >= 500 else Consequence.FATAL
         message = f"HTTP {response.status} from {response.url.origin()}"
         info = ErrorInfo(code="blob-http", message=message, consequence=consequence, hint="is it a BlobServer?")
-    if info.code == BlobServerBusy.code:
+    found = class_of(info, _RAISED_AGAIN)
+    if found is BlobServerBusy:
         return BlobServerBusy(info.message, hint=info.hint, retry_after=_seconds(response.headers.get("Retry-After")))
-    kind = next((kind for kind in _KINDS if kind.code == info.code), None)
-    return kind(info.message, hint=info.hint) if kind else RemoteError(info)
+    return found(info.message, hint=info.hint) if found else RemoteError(info)
 
 
 def _seconds(retry_after: str | None) -> float:

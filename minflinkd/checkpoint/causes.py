@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, NotFound
 
 
 class CheckpointKind(StrEnum):
@@ -84,8 +84,7 @@ class CheckpointFailed(MinflinkError):
         self.error = error
 
 
-class CheckpointNotPending(MinflinkError):
+class CheckpointNotPending(NotFound):
     """An acknowledgement that came too late. Nothing refers to its files, and the sender must delete them."""
 
     code = "checkpoint-not-pending"
-    consequence = Consequence.REFUSED

@@ -44,12 +44,19 @@ class StateMeaningChanged(StateNotMatched):
 
 @dataclass(frozen=True)
 class Reason:
-    """`vertex`: the vertex of the new version that the state belongs to; "" if it is not a single vertex."""
+    """`vertex`: the vertex of the new version that the state belongs to; "" if it is not a single vertex.
+
+    `changes_meaning`: the state fits, but would be read as something else.
+    """
 
     problem: str
     hint: str = WAY_OUT
     vertex: str = ""
-    code: str = StateNotMatched.code
+    changes_meaning: bool = False
+
+    @property
+    def code(self) -> str:
+        return (StateMeaningChanged if self.changes_meaning else StateNotMatched).code
 
 
 Verdicts = Mapping[int, str]
@@ -112,11 +119,11 @@ def match_nodes(
                 if stateful and (problem := _unfit(left, right, verdicts)):
                     reasons.append(Reason(f"the state of {_name(vertex)} ({kind}) {problem}", vertex=vertex))
                 elif stateful and not allow_changed and (problem := change(kind, left.meaning, right.meaning)):
-                    text, code = f"the state of {_name(vertex)} ({kind}) {problem}", StateMeaningChanged.code
-                    reasons.append(Reason(text, ALLOW_CHANGED, vertex, code))
+                    text = f"the state of {_name(vertex)} ({kind}) {problem}"
+                    reasons.append(Reason(text, ALLOW_CHANGED, vertex, changes_meaning=True))
                 (operators if stateful else sources)[right.number] = left.number
     if reasons:
-        only_meaning = all(reason.code == StateMeaningChanged.code for reason in reasons)
+        only_meaning = all(reason.changes_meaning for reason in reasons)
         raise (StateMeaningChanged if only_meaning else StateNotMatched)(reasons)
     lines_had = {node.number: node.offset_lines for node in old if not node.stateful}
     lines_have = {node.number: node.offset_lines for node in new if not node.stateful}

@@ -135,7 +135,9 @@ def _not_checked(file: Path, params: Mapping[str, object], error: Exception, *, 
     info, known = error_info(error), _lines(file, _by_the_file(file, params))
     if as_json:
         errors = (f"the job could not be checked: {info.message}", *known)
-        answer = ErrorAnswer(errors=errors, code=info.code, hint=info.hint)
+        answer = ErrorAnswer(
+            errors=errors, code=info.code, consequence=info.consequence, kind=info.kind, hint=info.hint
+        )
         return JsonFailure(msgspec.json.encode(answer).decode(), ExitCode.DAEMON_FAILED)
     return Failure("\n".join([*known, f"The job could not be checked: {info}"]), ExitCode.DAEMON_FAILED)
 

@@ -36,7 +36,7 @@ from minflinkd.rest.schemas import (
     TaskManagers,
     Triggered,
 )
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
+from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
 
 if TYPE_CHECKING:
     from minflinkd.blob.client import BlobClient
@@ -70,7 +70,8 @@ class Refused(MinflinkError):
 
     def info(self) -> ErrorInfo:
         later = Consequence.RETRYABLE if self.status == _UNAVAILABLE else Consequence.REFUSED
-        return ErrorInfo(code=self.answer.code, message=self.message, consequence=later, hint=self.answer.hint)
+        answer = self.answer
+        return ErrorInfo(code=answer.code, message=self.message, consequence=later, kind=answer.kind, hint=answer.hint)
 
 
 class OperationFailed(MinflinkError):
@@ -312,7 +313,8 @@ def _may_succeed_later(error: Exception) -> bool:
 def _outcome_unknown(error: Exception) -> bool:
     """Whether the component that decides about jobs has not answered."""
     if isinstance(error, Refused):
-        return error.answer.code in ("unreachable", "rpc-timeout", "overloaded")
+        answer = error.answer
+        return answer.kind is Kind.CLUSTER and answer.consequence is Consequence.RETRYABLE
     return isinstance(error, DaemonUnreachable)
 
 

@@ -62,7 +62,9 @@ class Connection:
             from minflinkd.rest.schemas import ErrorAnswer
 
             info = error.info()
-            answer = ErrorAnswer(errors=(info.message,), code=info.code, hint=info.hint)
+            answer = ErrorAnswer(
+                errors=(info.message,), code=info.code, consequence=info.consequence, kind=info.kind, hint=info.hint
+            )
             message = f"{info.message}\n{info.hint}" if info.hint else info.message
             code = of_error(error)
         return JsonFailure(msgspec.json.encode(answer).decode(), code) if self.as_json else Failure(message, code)

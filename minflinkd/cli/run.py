@@ -147,7 +147,9 @@ def refusal(connection: Connection, error: RefusedJob) -> Failure:
         )
         for fault in error.faults
     )
-    answer = ErrorAnswer(errors=(error.message, *error.lines()), code=error.code, faults=faults)
+    answer = ErrorAnswer(
+        errors=(error.message, *error.lines()), code=error.code, consequence=error.consequence, faults=faults
+    )
     return connection.failure(Refused(400, answer))
 
 

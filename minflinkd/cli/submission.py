@@ -17,16 +17,15 @@ from minflinkd.jobgraph.document import JobDocument, read_job_file
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
 from minflinkd.jobgraph.model import Artifact, JobGraph, encode
 from minflinkd.rest.schemas import RestartAccepted, Submitted
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.errors import Kind, MinflinkError
 from minflinkd.runtime.ids import IdSource, JobId
-
-STOPPING = "daemon-stopping"  # code of a daemon's refusal while it stops
 
 
 class RefusedJob(MinflinkError):
     """The job has faults, each with its place in the job file."""
 
     code = InvalidJobGraph.code
+    consequence = InvalidJobGraph.consequence
 
     def __init__(self, file: Path, faults: Iterable[GraphFault], outcome: str = "nothing was started") -> None:
         self.file = file
@@ -121,7 +120,7 @@ async def submit_document(
             graph = await _uploaded_or_deleted(blobs, job_id, graph, here, document.base or Path(), tell)
             return await client.submit(job_id, encode(graph), dry_run=dry_run)
         except Refused as error:
-            if error.answer.code != STOPPING:  # a stopping daemon deletes them itself, and may no longer answer
+            if error.answer.kind is not Kind.STOPPING:  # otherwise the daemon deletes them, and may no longer answer
                 await _delete(blobs, job_id, here)
             if error.answer.faults:
                 raise InvalidJobGraph(document.locate(_graph_faults(error))) from error

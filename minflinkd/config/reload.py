@@ -1,4 +1,4 @@
-"""What a reload (SIGHUP, POST /config/reload) can apply, and what needs a restart."""
+"""What a reload (SIGHUP) can apply, and what needs a restart."""
 
 from __future__ import annotations
 

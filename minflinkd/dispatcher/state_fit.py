@@ -20,7 +20,6 @@ from minflinkd.checkpoint.state_matching import (
     FRESH,
     NO_VERDICTS,
     Reason,
-    StateMeaningChanged,
     StateNotMatched,
     Verdicts,
     all_fit,
@@ -143,7 +142,7 @@ def compare(
     )
     # A task that had not run has no state in this checkpoint, but perhaps in the one that it stops with. Spark will
     # then say whether that state fits, but not whether its meaning changed.
-    counted = (misfit.reason for misfit in found if misfit.has_run or misfit.reason.code == StateMeaningChanged.code)
+    counted = (misfit.reason for misfit in found if misfit.has_run or misfit.reason.changes_meaning)
     return changes, (*_unchangeable(old, new), *map(_fault_here, counted))
 
 

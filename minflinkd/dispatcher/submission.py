@@ -22,7 +22,7 @@ from minflinkd.jobgraph.sound_part import of_the_job, sound_tasks
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Network, RpcTimeout, Unreachable
 from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.errors import Consequence, InvalidId, MinflinkError, RemoteError
+from minflinkd.runtime.errors import Consequence, InvalidId, Kind, MinflinkError, RemoteError
 from minflinkd.runtime.ids import JobId, TaskId
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,6 @@ log = structlog.get_logger(__name__)
 ASK_AGAIN = 0.25  # seconds between two requests for a session
 ANALYSIS_TIMEOUT = 120.0  # seconds; it runs user code
 AROUND_ANALYSIS = 30.0  # seconds for the rest of a submission: its blobs, the last request, storing, starting
-LIBRARY_CONFLICT = "library-conflict"  # code with which a TaskManager refuses (B31)
 
 
 class NoSession(MinflinkError):
@@ -128,8 +127,7 @@ class Analyzer:
             try:
                 return await self.network.ask(address, request, timeout=ANALYSIS_TIMEOUT)
             except (Unreachable, RpcTimeout, RemoteError) as error:
-                taken = isinstance(error, RemoteError) and error.info().code == LIBRARY_CONFLICT
-                if not taken or self.clock.monotonic() >= deadline:
+                if error.info().kind is not Kind.SESSION_TAKEN or self.clock.monotonic() >= deadline:
                     why = f"the job could not be analysed at {address}: {error}"
                     raise NoSession(why, hint="submit it again") from error
             await self.clock.sleep(ASK_AGAIN)  # another job's libraries came first; by then they are reported

@@ -22,7 +22,7 @@ from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import ExecutionState
-from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Fenced, Unreachable, job_master, task_manager
+from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Unreachable, job_master, task_manager
 from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Unknown, fenced
 from minflinkd.runtime.errors import Consequence
 from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId
@@ -261,7 +261,7 @@ class JobMasterCore:
         match errand.about:
             case ev.Deploy(attempt_id=attempt) if isinstance(outcome, Refused | Unknown):
                 error = outcome.error.info()
-                if error.code != Fenced.code:
+                if error.consequence is not Consequence.FENCED:
                     error = copy(error, consequence=Consequence.RETRYABLE)  # another TaskManager may accept it
                 kind = ev.DeployFailed if isinstance(outcome, Refused) else ev.DeployUnanswered
                 self.feed(kind(attempt, error), now)

@@ -22,15 +22,8 @@ from minflinkd.jobmaster.rollout import Rollout
 from minflinkd.jobmaster.sizing import enough, idle_tasks, lean, plan
 from minflinkd.jobmaster.streak import Failure
 from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
-from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
-
-SESSION_LOST = "session-lost"  # the TaskManager lives, but its Spark session is gone: its slots are useless now
-NO_SLOTS = "no-slots"
-SLOTS_LOST = "slots-lost"
-# These failures are not the fault of any version of a job.
-_OF_THE_CLUSTER = frozenset({SLOTS_LOST, "unreachable", "rpc-timeout", "fenced", "slot-not-bound"})
-
 
 # --- causes ----------------------------------------------------------------------------------------------------------
 
@@ -45,7 +38,7 @@ def attempt_failed(chance: Chance, state: JobState, attempt_id: AttemptId, error
         return noted(state, _record(state, execution, error), now), ()
     failed = frozenset({execution.task_id})
     resource = execution.resource_id
-    if error.code != SESSION_LOST or resource is None:
+    if resource is None or not _session_is_useless(state, error):
         return fail(chance, state, _record(state, execution, error), failed, now)
     failed |= {e.task_id for e in state.live if e.resource_id == resource}
     state, commands = fail(chance, state, _record(state, execution, error), failed, now)
@@ -55,6 +48,14 @@ def attempt_failed(chance: Chance, state: JobState, attempt_id: AttemptId, error
         return state, commands
     state = replace(state, pool=slot_pool.dropped(state.pool, allocations))
     return state, (*commands, ev.FreeAllocations(address, allocations, job_ended=False))
+
+
+def _session_is_useless(state: JobState, error: ErrorInfo) -> bool:
+    """Whether the TaskManager lives, but its Spark session is of no use to the job. Then neither are its slots.
+
+    A version on trial gives no slots back because of its code: the version before it fits into the session.
+    """
+    return error.kind is Kind.SESSION_LOST or (error.kind is Kind.SESSION_TAKEN and not state.on_trial)
 
 
 def deploy_unanswered(chance: Chance, state: JobState, attempt_id: AttemptId, error: ErrorInfo, now: float) -> Step:
@@ -86,7 +87,7 @@ def task_manager_gone(chance: Chance, state: JobState, resource_id: ResourceId, 
 
 def _lose(chance: Chance, state: JobState, hit: list[Execution], ended: set[TaskId], reason: str, now: float) -> Step:
     """Fail the executions in `hit`. Nothing of the tasks in `ended` runs any more."""
-    error = ErrorInfo(code=SLOTS_LOST, message=reason, consequence=Consequence.RETRYABLE)
+    error = ErrorInfo(code="slots-lost", message=reason, consequence=Consequence.RETRYABLE, kind=Kind.CLUSTER)
     failed = [e for e in hit if e.state is not ExecutionState.CANCELING]
     for execution in hit:
         if execution.task_id in ended:
@@ -114,9 +115,10 @@ def refused(chance: Chance, state: JobState, reasons: Mapping[AllocationId, str]
     if fewer_will_do and not lean(state, now):
         return replace(state, lacking_since=now - state.options.resource_wait_timeout), ()
     error = ErrorInfo(
-        code=NO_SLOTS,
+        code="no-slots",
         message=f"{_asked(state)}: {'; '.join(sorted(set(texts)))}",
         consequence=Consequence.RETRYABLE if state.has_run else Consequence.REFUSED,
+        kind=Kind.JOB,
         hint="lower the job's parallelism, or give TaskManagers more slots (taskmanager.numberOfTaskSlots)",
     )
     return fail(chance, state, FailureRecord(timestamp_ms=0, error=error), frozenset(), now)
@@ -129,9 +131,10 @@ def overdue(chance: Chance, state: JobState, now: float) -> Step:
         return state, ()
     why = sorted({text for allocation, text in state.waiting.items() if allocation in state.pool.needs})
     error = ErrorInfo(
-        code=NO_SLOTS,
+        code="no-slots",
         message=f"{_asked(state)} within {timeout:g} s (slot.request.timeout): {'; '.join(why) or 'nobody said why'}",
         consequence=Consequence.RETRYABLE,
+        kind=Kind.JOB,
         hint="`minflinkd taskmanagers` shows what there is",
     )
     state = replace(state, pool=slot_pool.renewed(state.pool), lacking_since=None)
@@ -213,9 +216,9 @@ def _undo_growth(state: JobState, record: FailureRecord, now: float) -> Step:
 
 def _is_of_the_version(record: FailureRecord, *, hopeless: bool) -> bool:
     """Whether another version would probably be spared the failure."""
-    if record.error.code in _OF_THE_CLUSTER:
+    if record.error.kind is Kind.CLUSTER:
         return False
-    return hopeless or record.task_id is not None or record.error.code == NO_SLOTS
+    return hopeless or record.task_id is not None or record.error.kind is Kind.JOB
 
 
 def _disprove(state: JobState, record: FailureRecord, now: float) -> Step:
@@ -248,8 +251,8 @@ def _stop_regions(state: JobState, tasks: frozenset[TaskId], now: float) -> Step
 
 
 def _hopeless(error: ErrorInfo) -> bool:
-    """Whether a restart would meet the same failure. An unclassified failure is worth another try."""
-    return error.consequence in (Consequence.FATAL, Consequence.REFUSED) and error.code != "internal"
+    """Whether a restart would meet the same failure. An unforeseen failure is worth another try."""
+    return error.consequence in (Consequence.FATAL, Consequence.REFUSED) and error.kind is not Kind.UNFORESEEN
 
 
 def noted(state: JobState, record: FailureRecord, now: float) -> JobState:

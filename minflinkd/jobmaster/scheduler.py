@@ -20,7 +20,7 @@ from minflinkd.jobmaster.streak import NO_FAILURES
 from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
 from minflinkd.rpc.messages import ExchangeSource, TaskState, TaskStatus
 from minflinkd.rpc.snapshot import NO_ROWS
-from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind
 
 _REPORTED = {
     TaskState.DEPLOYING: ExecutionState.DEPLOYING,
@@ -35,6 +35,7 @@ _RANK = (
     ExecutionState.INITIALIZING,
     ExecutionState.RUNNING,
 )
+_UNEXPLAINED = ErrorInfo(code="internal", message="the task failed and did not say why", kind=Kind.UNFORESEEN)
 _TASK_LOST = ErrorInfo(
     code="task-lost",
     message="the TaskManager does not run the task any more",
@@ -344,7 +345,7 @@ def _task_changed(chance: Chance, state: JobState, status: TaskStatus, now: floa
     if execution is None or not execution.on_task_manager:
         return state, ()
     if status.state is TaskState.FAILED:
-        error = status.error or ErrorInfo(code="internal", message="the task failed and did not say why")
+        error = status.error or _UNEXPLAINED
         return failover.attempt_failed(chance, state, status.attempt_id, error, now)
     if status.state is TaskState.CANCELED:
         return _react(chance, state, ev.AttemptGone(status.attempt_id), now)

@@ -347,15 +347,15 @@ def _write_identity(home: Path, identity: Identity) -> None:
     new.replace(home / "identity.json")
 
 
-def _reason(code: int | None, tail: str) -> str:
+def _reason(exit_code: int | None, tail: str) -> str:
     """Return how the process ended, and why: in its own last words if it had any."""
-    if code is None:
+    if exit_code is None:
         how = "its process ended"  # adopted: only its parent learns how
-    elif code < 0:
-        how = f"its process was killed by {_signal_name(-code)}"
+    elif exit_code < 0:
+        how = f"its process was killed by {_signal_name(-exit_code)}"
     else:
-        how = f"its process ended with exit code {code}"
-    if not tail or code == 0:
+        how = f"its process ended with exit code {exit_code}"
+    if not tail or exit_code == 0:
         return how
     last = tail.rpartition("\n")[2]
     return f"{how}: {last.removeprefix(FAREWELL)}" if last.startswith(FAREWELL) else f"{how}; its log ends:\n{tail}"

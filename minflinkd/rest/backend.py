@@ -19,7 +19,7 @@ from minflinkd.rpc.messages import (
     TaskManagerInfo,
 )
 from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Network, task_manager
-from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import ResourceId, parse_job_id, parse_resource_id
 from minflinkd.runtime.units import encode_unit
@@ -107,9 +107,10 @@ class Backend:
     """The parties behind the endpoint. Every method raises RemoteError, Fenced, Unreachable and RpcTimeout."""
 
     network: Network
-    clock: Clock
-    timeout: float  # seconds for one request
-    submit_timeout: Callable[[], float]  # seconds; a submission waits for Spark's analysis, perhaps for a TaskManager
+    clock: Clock = field(default_factory=SystemClock)
+    timeout: float = 10.0  # seconds for one request
+    # seconds; a submission waits for Spark's analysis, perhaps for a TaskManager
+    submit_timeout: Callable[[], float] = lambda: 180.0
     jobs: Shared[tuple[JobOverview, ...]] = field(init=False)
     resources: Shared[ResourceOverview] = field(init=False)
     task_managers: Shared[tuple[TaskManagerInfo, ...]] = field(init=False)

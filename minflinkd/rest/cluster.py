@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -25,19 +26,19 @@ FLINK_VERSION = "2.3.0"  # the version whose REST API the endpoint implements
 REFRESH_INTERVAL = 3000  # milliseconds, for Flink's dashboard
 
 
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What the endpoint tells of the daemon: its version, its present options, and where artifacts are uploaded."""
+
+    version: str
+    config_items: Callable[[], Iterable[tuple[str, str]]]
+    blob_url: Callable[[], str]
+
+
 class ClusterRoutes:
-    def __init__(
-        self,
-        backend: Backend,
-        *,
-        version: str,
-        config_items: Callable[[], Iterable[tuple[str, str]]],
-        blob_url: Callable[[], str],
-    ) -> None:
+    def __init__(self, backend: Backend, about: About) -> None:
         self._backend = backend
-        self._version = version
-        self._config_items = config_items
-        self._blob_url = blob_url
+        self._about = about
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -54,9 +55,9 @@ class ClusterRoutes:
                 timezone_name=local.tm_zone,
                 timezone_offset=local.tm_gmtoff * 1000,
                 flink_version=FLINK_VERSION,
-                flink_revision=f"minflinkd {self._version}",
+                flink_revision=f"minflinkd {self._about.version}",
                 features=Features(),
-                minflinkd=DaemonInfo(version=self._version, blob_server=self._blob_url()),
+                minflinkd=DaemonInfo(version=self._about.version, blob_server=self._about.blob_url()),
             )
         )
 
@@ -75,9 +76,9 @@ class ClusterRoutes:
                 jobs_cancelled=ended[JobStatus.CANCELED],
                 jobs_failed=ended[JobStatus.FAILED],
                 flink_version=FLINK_VERSION,
-                flink_commit=f"minflinkd-{self._version}",
+                flink_commit=f"minflinkd-{self._about.version}",
                 minflinkd=ClusterInfo(
-                    version=self._version,
+                    version=self._about.version,
                     starting=tuple(StartingInfo(id=s.resource_id, since=s.since_ms) for s in resources.starting),
                     taskmanagers_lost=resources.lost,
                     pending_needs=resources.pending_needs,
@@ -86,5 +87,5 @@ class ClusterRoutes:
         )
 
     async def daemon_config(self, _: web.Request) -> web.Response:
-        items = sorted(self._config_items())
+        items = sorted(self._about.config_items())
         return json_answer([ConfigEntry(key=k, value=MASK if is_sensitive(k) else v) for k, v in items])

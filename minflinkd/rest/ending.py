@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from minflinkd.rest.errors import RequestError
-from minflinkd.runtime.errors import Consequence
+from minflinkd.runtime.errors import Consequence, Kind
 
 R = TypeVar("R")
 
@@ -24,6 +24,7 @@ class DaemonStopping(RequestError):
 
     code = "daemon-stopping"
     consequence = Consequence.RETRYABLE
+    kind = Kind.STOPPING
     status = 503
 
 

@@ -8,15 +8,14 @@ import msgspec
 
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
 from minflinkd.rest.schemas import ErrorAnswer, Fault
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
+from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
 
-_BY_CODE = {
-    "not-found": 404,
-    "conflict": 409,
-    "unreachable": 503,
-    "rpc-timeout": 503,
-    "fenced": 503,
-    "internal": 500,
+_BY_KIND = {Kind.NOT_FOUND: 404, Kind.CONFLICT: 409}
+_BY_CONSEQUENCE = {
+    Consequence.REFUSED: 400,
+    Consequence.RETRYABLE: 503,
+    Consequence.FENCED: 503,
+    Consequence.FATAL: 500,
 }
 
 
@@ -78,6 +77,7 @@ class RangeNotSatisfiable(RequestError):
 class Overloaded(RequestError):
     code = "overloaded"
     consequence = Consequence.RETRYABLE
+    kind = Kind.CLUSTER
     status = 503
 
 
@@ -97,18 +97,16 @@ def status_of(error: MinflinkError) -> int:
     if isinstance(error, RequestError):
         return error.status
     info = error.info()
-    if info.code in _BY_CODE:
-        return _BY_CODE[info.code]
-    if info.consequence is Consequence.REFUSED:
-        return 400
-    return 500 if info.consequence is Consequence.FATAL else 503
+    return _BY_KIND.get(info.kind, _BY_CONSEQUENCE[info.consequence])
 
 
 def error_answer(error: MinflinkError) -> ErrorAnswer:
     info = error.info()
     faults = tuple(_fault(fault) for fault in error.faults) if isinstance(error, InvalidJob) else ()
     errors = (_sentence(info), *map(_fault_line, faults))
-    return ErrorAnswer(errors=errors, code=info.code, hint=info.hint, faults=faults)
+    return ErrorAnswer(
+        errors=errors, code=info.code, consequence=info.consequence, kind=info.kind, hint=info.hint, faults=faults
+    )
 
 
 def internal_error(request_id: str) -> ErrorAnswer:
@@ -116,6 +114,8 @@ def internal_error(request_id: str) -> ErrorAnswer:
     return ErrorAnswer(
         errors=(f"the daemon failed on this request ({request_id})",),
         code="internal",
+        consequence=Consequence.FATAL,
+        kind=Kind.UNFORESEEN,
         hint=f"look for {request_id} in the daemon's log",
     )
 

@@ -78,7 +78,7 @@ async def read_json_body(request: web.Request, limits: Limits) -> bytes:
     except web.HTTPRequestEntityTooLarge as error:
         raise BodyTooLarge(
             f"the body has more than {limits.body_bytes} bytes",
-            hint="upload large files as artifacts; the limit is web.max-content-length",
+            hint="upload large files as artifacts; the limit is rest.server.max-content-length",
         ) from error
     except TimeoutError as error:
         raise BodyTooSlow(f"the body did not arrive within {limits.body_seconds:g} s", hint="send it again") from error

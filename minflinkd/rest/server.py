@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import secrets
 import socket
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -19,7 +20,7 @@ from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend, Handler, json_answer
 from minflinkd.rest.blobs import BlobListing, ListedBlobs
 from minflinkd.rest.checkpoints import CheckpointRoutes
-from minflinkd.rest.cluster import ClusterRoutes
+from minflinkd.rest.cluster import About, ClusterRoutes
 from minflinkd.rest.ended_logs import EndedLogs
 from minflinkd.rest.ending import Ending
 from minflinkd.rest.errors import (
@@ -43,8 +44,6 @@ from minflinkd.rest.restarts import RestartRoutes
 from minflinkd.rest.savepoints import SavepointRoutes
 from minflinkd.rest.submission import SubmissionRoutes
 from minflinkd.rest.taskmanagers import TaskManagerRoutes
-from minflinkd.rpc.network import Network
-from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import IdSource
@@ -57,61 +56,70 @@ QUESTIONS = frozenset({"GET", "HEAD"})
 RETRY_AFTER = "1"  # seconds; sent with every 503
 
 
-class RestServer(Component):
-    """Ready when it listens; `url` has the actual port.
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Where the endpoint listens: on `sockets` that are already bound, or on its own.
 
-    `config_items` returns the current options as strings, `submit_timeout` the seconds to wait for a submission's
-    answer. Artifacts are uploaded to `blob_url`; `blobs` lists them. `allowed_hosts` are names other than loopback
-    names under which clients reach a server on loopback (a reverse proxy, an SSH tunnel). With `log_blobs`, parts of
-    logs with more than `offload_minsize` bytes come as blobs. `ended_logs` is the directory of the TaskManagers'
-    homes, to read what ended ones have left there. `sockets` are already bound; without them the server binds its own.
+    `allowed_hosts`: names other than loopback names under which clients reach a server on loopback (a reverse proxy, an
+    SSH tunnel).
     """
+
+    host: str
+    port: int
+    allowed_hosts: Collection[str] = ()
+    sockets: Sequence[socket.socket] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSources:
+    """Where logs of TaskManagers come from, other than from themselves.
+
+    Parts with more than `offload_minsize` bytes come as `blobs`, if there are any. `ended`: the directory of the
+    TaskManagers' homes, to read what ended ones have left there.
+    """
+
+    blobs: LogBlobs | None = None
+    offload_minsize: int = 1 << 20
+    ended: Path | None = None
+
+
+class RestServer(Component):
+    """Ready when it listens; `url` has the actual port. `blobs` are listed, if it is given."""
 
     def __init__(
         self,
-        network: Network,
+        backend: Backend,
         *,
-        host: str,
-        port: int,
-        version: str,
+        listening: Listening,
+        about: About,
         metrics: Metrics,
-        config_items: Callable[[], Iterable[tuple[str, str]]],
-        blob_url: Callable[[], str],
-        allowed_hosts: Collection[str] = (),
         limits: Limits | None = None,
-        timeout: float = 10.0,
-        submit_timeout: Callable[[], float] = lambda: 180.0,
-        clock: Clock | None = None,
-        ids: IdSource | None = None,
         blobs: ListedBlobs | None = None,
-        log_blobs: LogBlobs | None = None,
-        ended_logs: Path | None = None,
-        offload_minsize: int = 1 << 20,
-        sockets: Sequence[socket.socket] = (),
+        logs: LogSources | None = None,
     ) -> None:
         super().__init__("rest server")
-        self._host = host
-        self._port = port
-        self._sockets = sockets
-        self._allowed_hosts = frozenset(allowed_hosts)
-        self._limits = limits or Limits()
-        clock = clock or SystemClock()
-        self._backend = Backend(network, clock, timeout, submit_timeout)
-        self._log_copies = LogCopies(self._backend.task_manager, log_blobs, minsize=offload_minsize, clock=clock)
-        self._blobs = None if blobs is None else BlobListing(blobs, clock)
+        self._backend = backend
+        self._listening = listening
+        self._port = listening.port
+        self._limits = limits = limits or Limits()
+        logs, ids = logs or LogSources(), IdSource()
+        self._log_copies = LogCopies(
+            backend.task_manager, logs.blobs, minsize=logs.offload_minsize, clock=backend.clock
+        )
+        listed = None if blobs is None else BlobListing(blobs, backend.clock)
         self._subjects = (
-            ClusterRoutes(self._backend, version=version, config_items=config_items, blob_url=blob_url),
-            SubmissionRoutes(self._backend, limits=self._limits, ids=ids or IdSource()),
-            JobRoutes(self._backend),
-            RestartRoutes(self._backend, limits=self._limits),
-            CheckpointRoutes(self._backend),
-            SavepointRoutes(self._backend, limits=self._limits, ids=ids or IdSource()),
-            OrphanRoutes(self._backend),
-            TaskManagerRoutes(self._backend),
-            LogRoutes(self._backend, self._log_copies, EndedLogs(ended_logs)),
-            HealthRoutes(self._backend, metrics, self._blobs),
-            *(() if self._blobs is None else (self._blobs,)),
-            HomeRoutes(version=version, blobs=self._blobs is not None),
+            ClusterRoutes(backend, about),
+            SubmissionRoutes(backend, limits=limits, ids=ids),
+            JobRoutes(backend),
+            RestartRoutes(backend, limits=limits),
+            CheckpointRoutes(backend),
+            SavepointRoutes(backend, limits=limits, ids=ids),
+            OrphanRoutes(backend),
+            TaskManagerRoutes(backend),
+            LogRoutes(backend, self._log_copies, EndedLogs(logs.ended)),
+            HealthRoutes(backend, metrics, listed),
+            *(() if listed is None else (listed,)),
+            HomeRoutes(version=about.version, blobs=listed is not None),
         )
         self._under_way = 0
         self._ending = Ending()
@@ -119,7 +127,8 @@ class RestServer(Component):
 
     @property
     def url(self) -> str:
-        name = f"[{self._host}]" if ":" in self._host else self._host
+        host = self._listening.host
+        name = f"[{host}]" if ":" in host else host
         return f"http://{name}:{self._port}"
 
     async def _start(self) -> None:
@@ -140,8 +149,8 @@ class RestServer(Component):
             max_field_size=limits.header_bytes,
         )
         await self._runner.setup()
-        where = place(self._host, self._port)
-        for each in self._sockets or await bind(where):
+        where = place(self._listening.host, self._port)
+        for each in self._listening.sockets or await bind(where):
             try:
                 await web.SockSite(self._runner, each).start()
             except OSError as error:  # raised when it begins to listen
@@ -206,7 +215,7 @@ class RestServer(Component):
 
     def _check(self, request: web.Request) -> None:
         """Raises UnknownHost, CrossSite, Overloaded."""
-        check_host(request.headers.get("Host", ""), self._host, self._allowed_hosts)
+        check_host(request.headers.get("Host", ""), self._listening.host, self._listening.allowed_hosts)
         check_origin(request.headers, request.method)
         if self._under_way > self._limits.requests:
             raise Overloaded("too many requests are under way", hint="try again in a moment")

@@ -19,7 +19,7 @@ from minflinkd.rpc.codec import Answer, Ask, Codec, Failure, Frame, ProtocolErro
 from minflinkd.rpc.local import answer_of, deliver_notice
 from minflinkd.rpc.messages import Notice, Request
 from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, error_info
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, class_of, error_info
 from minflinkd.runtime.ids import LeaderId
 from minflinkd.runtime.supervision import TaskOwner
 
@@ -203,9 +203,7 @@ class Connection:
 
 
 def _as_exception(error: ErrorInfo) -> MinflinkError:
-    for kind in (Fenced, Unreachable, RpcTimeout):
-        if error.code == kind.code:
-            return kind(error.message, hint=error.hint)
-    if error.consequence is Consequence.FENCED:
-        return Fenced(error.message, hint=error.hint)
-    return RemoteError(error)
+    found = class_of(error, (Fenced, Unreachable, RpcTimeout))
+    if found is None and error.consequence is Consequence.FENCED:
+        found = Fenced
+    return RemoteError(error) if found is None else found(error.message, hint=error.hint)

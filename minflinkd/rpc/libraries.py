@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from minflinkd.rpc.messages import Library
-from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.errors import Consequence, Kind, MinflinkError
 
 
 class LibraryConflict(MinflinkError):
@@ -13,6 +13,7 @@ class LibraryConflict(MinflinkError):
 
     code = "library-conflict"
     consequence = Consequence.RETRYABLE
+    kind = Kind.SESSION_TAKEN
 
 
 def clash(held: Iterable[Library], wanted: Iterable[Library]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NewType, Protocol, TypeVar
 
 from minflinkd.rpc.messages import Message, Notice, Request
-from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.errors import Consequence, Kind, MinflinkError
 from minflinkd.runtime.ids import JobId, LeaderId, ResourceId
 
 R = TypeVar("R")
@@ -37,6 +37,7 @@ class Unreachable(MinflinkError):
 
     code = "unreachable"
     consequence = Consequence.RETRYABLE
+    kind = Kind.CLUSTER
 
 
 class RpcTimeout(MinflinkError):
@@ -44,6 +45,7 @@ class RpcTimeout(MinflinkError):
 
     code = "rpc-timeout"
     consequence = Consequence.RETRYABLE
+    kind = Kind.CLUSTER
 
 
 class Fenced(MinflinkError):
@@ -51,6 +53,7 @@ class Fenced(MinflinkError):
 
     code = "fenced"
     consequence = Consequence.FENCED
+    kind = Kind.CLUSTER
 
 
 Handler = Callable[[Any], Awaitable[Any]]

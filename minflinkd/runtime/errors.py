@@ -1,15 +1,21 @@
-"""Errors with a stable code, a consequence and a next step.
+"""Errors with a stable code, a consequence, a kind and a next step.
 
 Defines what an error *is* and how it crosses a process boundary; does not log it.
+
+The code is for people and for programs outside. Decisions read the consequence and the kind, which an error brings
+along from where it was raised. So a new code cannot be forgotten in a list elsewhere.
 """
 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import msgspec
+
+E = TypeVar("E", bound="MinflinkError")
 
 _IN_A_LINE = 200  # characters
 
@@ -21,12 +27,31 @@ def in_a_line(message: str) -> str:
 
 
 class Consequence(StrEnum):
-    """What the receiver of an error can do about it. Retry loops look at nothing else."""
+    """What the receiver of an error can do about it. Loops that retry a request look at nothing else."""
 
     RETRYABLE = "retryable"  # the same request may succeed later
     REFUSED = "refused"  # understood and refused; the same request will be refused again
     FENCED = "fenced"  # the sender (or the receiver) acts for a replaced leader
     FATAL = "fatal"  # retrying does not help; somebody must act
+
+
+class Kind(StrEnum):
+    """What an error is about, for decisions to which the consequence is not enough. Most errors are OTHER."""
+
+    OTHER = "other"
+    UNFORESEEN = "unforeseen"  # a bug, or an exception of a library: nobody knows whether a restart would help
+    NOT_FOUND = "not-found"  # what the request names does not exist, or no longer
+    CONFLICT = "conflict"  # it exists, but its state does not allow the request
+    STOPPING = "stopping"  # the daemon ends: it undoes what is under way, and takes nothing new
+    CLUSTER = "cluster"  # a process is away, busy or replaced, or slots were taken back; no job is at fault
+    SESSION_LOST = "session-lost"  # all tasks in a TaskManager's Spark session ended with it
+    SESSION_TAKEN = "session-taken"  # the session holds what keeps the job out; another session may have room
+    STORAGE = "storage"
+    JOB = "job"  # the job's code or data, or the slots that it asks for
+
+    @classmethod
+    def _missing_(cls, value: object) -> Kind:
+        return cls.OTHER  # sent by a later version
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +60,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     message: str
     consequence: Consequence = Consequence.FATAL
+    kind: Kind = Kind.OTHER
     hint: str = ""
     traceback: str = ""  # of user code or of Spark; never of the daemon itself
 
@@ -50,6 +76,7 @@ class MinflinkError(Exception):
 
     code: ClassVar[str] = "internal"
     consequence: ClassVar[Consequence] = Consequence.FATAL
+    kind: ClassVar[Kind] = Kind.OTHER
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -60,11 +87,13 @@ class MinflinkError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def info(self) -> ErrorInfo:
-        return ErrorInfo(code=self.code, message=self.message, consequence=self.consequence, hint=self.hint)
+        return ErrorInfo(
+            code=self.code, message=self.message, consequence=self.consequence, kind=self.kind, hint=self.hint
+        )
 
 
 class RemoteError(MinflinkError):
-    """An error that another party answered. Keeps that party's code, consequence and traceback."""
+    """An error that another party answered. Keeps that party's code, consequence, kind and traceback."""
 
     def __init__(self, error: ErrorInfo) -> None:
         super().__init__(error.message, hint=error.hint)
@@ -84,6 +113,7 @@ class InvalidId(MinflinkError):
 class NotFound(MinflinkError):
     code = "not-found"
     consequence = Consequence.REFUSED
+    kind = Kind.NOT_FOUND
 
 
 class Conflict(MinflinkError):
@@ -91,6 +121,12 @@ class Conflict(MinflinkError):
 
     code = "conflict"
     consequence = Consequence.REFUSED
+    kind = Kind.CONFLICT
+
+
+def class_of(error: ErrorInfo, classes: Iterable[type[E]]) -> type[E] | None:
+    """Return the class that the other party raised, if it is one of `classes`: its receiver may raise it again."""
+    return next((found for found in classes if found.code == error.code), None)
 
 
 def error_info(error: BaseException, *, with_traceback: bool = False) -> ErrorInfo:
@@ -98,7 +134,7 @@ def error_info(error: BaseException, *, with_traceback: bool = False) -> ErrorIn
     info = error.info() if isinstance(error, MinflinkError) else None
     if info is None:
         text = str(error) or type(error).__name__
-        info = ErrorInfo(code="internal", message=f"{type(error).__name__}: {text}")
+        info = ErrorInfo(code="internal", message=f"{type(error).__name__}: {text}", kind=Kind.UNFORESEEN)
     if with_traceback and not info.traceback:
         info = msgspec.structs.replace(info, traceback="".join(traceback.format_exception(error)))
     return info

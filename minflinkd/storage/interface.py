@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol, Self, TypeVar
 
 import msgspec
 
-from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.errors import Consequence, Kind, MinflinkError
 
 T = TypeVar("T")
 
@@ -23,6 +23,7 @@ class StorageError(MinflinkError):
     """Base of the few kinds of errors (S4). The message names backend, path and cause, and never a credential."""
 
     code = "storage"
+    kind = Kind.STORAGE
 
 
 class ObjectNotFound(StorageError):

@@ -39,9 +39,9 @@ from minflinkd.taskmanager.exchange.mirrors import Mirrors
 from minflinkd.taskmanager.logs import Logs
 from minflinkd.taskmanager.metrics import storage_metrics
 from minflinkd.taskmanager.settings import TaskManagerSettings, read_secret
-from minflinkd.taskmanager.slots.core import TaskManagerOptions
+from minflinkd.taskmanager.slots.core import TaskManagerCore, TaskManagerOptions
 from minflinkd.taskmanager.slots.state import SlotOptions
-from minflinkd.taskmanager.task_executor import TaskExecutor
+from minflinkd.taskmanager.task_executor import ExecutorOptions, TaskExecutor
 
 log = structlog.get_logger(__name__)
 
@@ -111,21 +111,12 @@ class TaskManager(Component):
             on_lost=lambda attempt_id, error: self.executor.input_lost(attempt_id, error),
         )
         self.executor = TaskExecutor(
-            hello=self._hello(),
-            slots=settings.slots,
-            options=TaskManagerOptions(
-                SlotOptions(
-                    heartbeat_timeout=settings.heartbeat_timeout,
-                    hold_timeout=settings.slot_hold_timeout,
-                    reservation_timeout=settings.slot_timeout,
-                ),
-                registration_timeout=settings.registration_timeout,
-            ),
+            self._core(clock.monotonic()),
+            self,
             network=self._offloading,
             clock=clock,
             keeper=self._keeper,
             deployer=Deployer(self._storages, self._blobs, copies, self._mirrors),
-            state_directory=state,
             merging=FileMerging(
                 limits=CompactionLimits(
                     max_file_size=settings.file_merging_max_file_size,
@@ -134,12 +125,11 @@ class TaskManager(Component):
                 max_file_age=settings.file_merging_max_file_age,
                 enabled=settings.file_merging_enabled,
             ),
-            num_retained=settings.checkpoints_retained,
-            cancellation_timeout=settings.task_cancellation_timeout,
-            on_exit=lambda reason, failed: self._fail(reason) if failed else self._exit(reason),
-            on_registered=self._registered,
-            metrics=self._metrics,
-            data_url=lambda: self._endpoint.url,
+            options=ExecutorOptions(
+                state_directory=state,
+                cancellation_timeout=settings.task_cancellation_timeout,
+                num_retained=settings.checkpoints_retained,
+            ),
         )
         logs = Logs(
             Path(settings.log_directory), upload=lambda data: self._client.put_bytes(None, data, BlobKind.TRANSIENT)
@@ -168,14 +158,18 @@ class TaskManager(Component):
         await self._storages.aclose()
         await asyncio.to_thread(shutil.rmtree, self.settings.state_directory, ignore_errors=True)
 
-    def _exit(self, reason: str) -> None:
+    # --- what the executor needs ---------------------------------------------------------------------------------
+
+    @property
+    def data_url(self) -> str:
+        return self._endpoint.url
+
+    def end(self, reason: str, *, failed: bool) -> None:
+        if failed:
+            self.failure = self.failure or reason
         if not self.exit_requested.is_set():
             log.info("the TaskManager exits", reason=reason)
             self.exit_requested.set()
-
-    def _fail(self, reason: str) -> None:
-        self.failure = self.failure or reason
-        self._exit(reason)
 
     def _session_start_failed(self, why: str) -> None:
         """End the process at once if its first session did not start, so that whoever started it learns why.
@@ -183,7 +177,7 @@ class TaskManager(Component):
         A standalone TaskManager tries again itself, because nobody would restart it.
         """
         if self._keeper.generation == 1 and not self.settings.standalone:
-            self._fail(f"its session does not start: {why}")
+            self.end(f"its session does not start: {why}", failed=True)
 
     def _session_config(self) -> sp.SessionConfig:
         settings = self.settings
@@ -199,25 +193,33 @@ class TaskManager(Component):
             resolve_order=settings.resolve_order,
         )
 
-    def _hello(self) -> RegisterTaskManager:
-        return RegisterTaskManager(
-            address=task_manager(self.settings.resource_id),
+    def _core(self, now: float) -> TaskManagerCore:
+        settings = self.settings
+        hello = RegisterTaskManager(
+            address=task_manager(settings.resource_id),
             pid=os.getpid(),
             hardware=Hardware(cpu_cores=os.cpu_count() or 1, memory_bytes=psutil.virtual_memory().total),
-            log_directory=self.settings.log_directory,
-            report=TaskManagerReport(resource_id=self.settings.resource_id, slots=(), session=self._keeper.phase),
-            standalone=self.settings.standalone,
+            log_directory=settings.log_directory,
+            report=TaskManagerReport(resource_id=settings.resource_id, slots=(), session=self._keeper.phase),
+            standalone=settings.standalone,
             nonce=IdSource().hex(),
         )
+        waits = SlotOptions(
+            heartbeat_timeout=settings.heartbeat_timeout,
+            hold_timeout=settings.slot_hold_timeout,
+            reservation_timeout=settings.slot_timeout,
+        )
+        options = TaskManagerOptions(waits, registration_timeout=settings.registration_timeout)
+        return TaskManagerCore(hello, slots=settings.slots, options=options, now=now)
 
-    def _registered(self, registered: Registered) -> None:
+    def registered(self, answer: Registered) -> None:
         """Note where the present leader's BlobServer is. It may be another one than before."""
-        if registered.blob_url:
-            self._client.url = registered.blob_url
-        if registered.blob_store:
-            self._blobs.look_in(self._storages.at(registered.blob_store))
+        if answer.blob_url:
+            self._client.url = answer.blob_url
+        if answer.blob_store:
+            self._blobs.look_in(self._storages.at(answer.blob_store))
 
-    def _metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         child, jvm = self._keeper.pids()
         processes = process_metrics({"supervisor": os.getpid(), "session": child, "jvm": jvm})
         pids = {"session.pid": float(child or 0), "jvm.pid": float(jvm or 0)}

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from msgspec.structs import replace as copy
@@ -18,10 +19,10 @@ from msgspec.structs import replace as copy
 from minflinkd.blob.keys import BlobKey
 from minflinkd.filemerging.policy import FileMerging
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.network import Address, Fenced, Network
+from minflinkd.rpc.network import Address, Fenced, Network, task_manager
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError, error_info
+from minflinkd.runtime.errors import ErrorInfo, RemoteError, error_info
 from minflinkd.runtime.ids import AttemptId, JobId
 from minflinkd.taskmanager.attempts.attempt import Attempt
 from minflinkd.taskmanager.attempts.collected import CollectedRows
@@ -33,7 +34,7 @@ from minflinkd.taskmanager.child import protocol as sp
 from minflinkd.taskmanager.child.keeper import SessionKeeper
 from minflinkd.taskmanager.child.protocol import SessionLost
 from minflinkd.taskmanager.metrics import merging_metrics
-from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore
 from minflinkd.taskmanager.slots.core_driver import OwnCommand, TaskManagerDriver
 from minflinkd.taskmanager.slots.events import EndTasks, ForgetJob, StartTask
 from minflinkd.taskmanager.slots.job_masters import JobMasterSilent, deliver
@@ -44,45 +45,56 @@ ANALYSIS_TIMEOUT = 110.0  # seconds
 DRAIN_TIMEOUT = 15.0
 
 
-class TaskExecutor(Component):
-    """The attempts of one TaskManager, and the driver of its core. A SessionListener.
+@dataclass(frozen=True, kw_only=True)
+class ExecutorOptions:
+    """`num_retained`: how many completed checkpoints of a job are kept."""
 
-    `on_exit` receives the reason why the process should end, and whether that is a failure.
-    """
+    state_directory: Path
+    cancellation_timeout: float  # seconds that a task has to end before its session is ended
+    num_retained: int = 1
+
+
+class Process(Protocol):
+    """The process that the executor runs in."""
+
+    @property
+    def data_url(self) -> str: ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def registered(self, answer: m.Registered) -> None: ...
+
+    def end(self, reason: str, *, failed: bool) -> None:
+        """End soon. `failed`: because it cannot go on, not because it was told to."""
+
+
+class TaskExecutor(Component):
+    """The attempts of one TaskManager, and the driver of its core. A SessionListener."""
 
     def __init__(
         self,
+        core: TaskManagerCore,
+        process: Process,
         *,
-        hello: m.RegisterTaskManager,
-        slots: int,
-        options: TaskManagerOptions,
         network: Network,
         clock: Clock,
         keeper: SessionKeeper,
         deployer: Deployer,
-        state_directory: Path,
         merging: FileMerging,
-        num_retained: int = 1,
-        cancellation_timeout: float,
-        on_exit: Callable[[str, bool], None],
-        on_registered: Callable[[m.Registered], None],
-        metrics: Callable[[], dict[str, float]],
-        data_url: Callable[[], str] = lambda: "",
+        options: ExecutorOptions,
     ) -> None:
         super().__init__("task executor")
-        self.resource_id = hello.report.resource_id
+        self.resource_id = core.resource_id
         self.attempts: dict[AttemptId, Attempt] = {}
-        self.core = TaskManagerCore(hello, slots=slots, options=options, now=clock.monotonic())
+        self.core = core
+        self._process = process
         self._network = network
         self._clock = clock
         self._keeper = keeper
         self._deployer = deployer
-        self._state_directory = state_directory
-        self._cancellation_timeout = cancellation_timeout
-        self._patience = options.slots.heartbeat_timeout + options.slots.hold_timeout  # with silent JobMasters
-        self._on_exit = on_exit
-        self._metrics = metrics
-        self._data_url = data_url
+        self._options = options
+        waits = core.slots.options
+        self._patience = waits.heartbeat_timeout + waits.hold_timeout  # with silent JobMasters
         self._rising: dict[AttemptId, asyncio.Task[None]] = {}
         self._endings: dict[AttemptId, asyncio.Task[None]] = {}
         self._collected = CollectedRows(keeper.session)
@@ -101,18 +113,18 @@ class TaskExecutor(Component):
             session=keeper.session,
             deliver=self._deliver,
             merging=merging,
-            num_retained=num_retained,
+            num_retained=options.num_retained,
             tasks=self.tasks,
         )
         self._driver = TaskManagerDriver(
             self.core,
-            address=Address(hello.address),
+            address=task_manager(core.resource_id),
             network=network,
             clock=clock,
             carry_out=self._carry_out,
             complete=self._with_metrics,
-            on_registered=on_registered,
-            on_crash=lambda why: on_exit(why, True),
+            on_registered=process.registered,
+            on_crash=lambda why: process.end(why, failed=True),
         )
         self.mailbox = self._driver.mailbox
         self.mailbox.on_accepted(m.FreeSlots, self._free_slots)
@@ -152,14 +164,14 @@ class TaskExecutor(Component):
             case RenewSession(reason):
                 self._keeper.renew(reason)
             case Exit(reason, failed):
-                self._on_exit(reason, failed)
+                self._process.end(reason, failed=failed)
 
     def _with_metrics(self, request: m.Request[Any]) -> m.Request[Any]:
         match request:
             case m.RegisterTaskManager(report=report):
-                return copy(request, report=self._told(report), data_url=self._data_url())
+                return copy(request, report=self._told(report), data_url=self._process.data_url)
             case m.OfferSlots():
-                return copy(request, data_url=self._data_url())
+                return copy(request, data_url=self._process.data_url)
             case m.HeartbeatFromTaskManager(report=report):
                 return copy(request, report=self._told(report), start_phases=self._keeper.phases)
         return request
@@ -167,7 +179,7 @@ class TaskExecutor(Component):
     def _told(self, report: m.TaskManagerReport) -> m.TaskManagerReport:
         """Return the report with the values that are measured rather than decided."""
         keeper = self._keeper
-        return copy(report, metrics=self._metrics(), session_slow=keeper.slow, session_steps=keeper.steps)
+        return copy(report, metrics=self._process.metrics(), session_slow=keeper.slow, session_steps=keeper.steps)
 
     async def _heartbeat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
         tasks = tuple(a.status for a in self.attempts.values() if a.deployment.job.job_id == request.job_id)
@@ -193,7 +205,7 @@ class TaskExecutor(Component):
         try:
             artifacts = await self._deployer.artifacts(job)
             try:
-                directory = attempt_directory(self._state_directory, f"analysis-{secrets.token_hex(8)}")
+                directory = attempt_directory(self._options.state_directory, f"analysis-{secrets.token_hex(8)}")
                 async with self._deployer.described(request.held, directory) as held:
                     question = sp.AnalyzeTasks(job=job, tasks=request.tasks, artifacts=artifacts, held=held)
                     analysis = await session.ask(question, ANALYSIS_TIMEOUT)
@@ -215,7 +227,7 @@ class TaskExecutor(Component):
     # --- attempts ------------------------------------------------------------------------------------------------
 
     def _deploy(self, request: m.DeployTask) -> None:
-        directory = attempt_directory(self._state_directory, request.attempt_id)
+        directory = attempt_directory(self._options.state_directory, request.attempt_id)
         attempt = Attempt.of(request, directory, self._keeper.generation)
         self.attempts[request.attempt_id] = attempt
         # Other log lines name only the attempt. This one says which job it belongs to.
@@ -281,7 +293,7 @@ class TaskExecutor(Component):
         JobMasters wait longer than that before they give up.
         """
         attempt_id = attempt.deployment.attempt_id
-        deadline = self._clock.monotonic() + self._cancellation_timeout
+        deadline = self._clock.monotonic() + self._options.cancellation_timeout
         try:
             if error is None:
                 attempt.to(m.TaskState.CANCELING)
@@ -294,7 +306,7 @@ class TaskExecutor(Component):
             self._release_artifacts_of(attempt)
             self._driver.inform(lambda now: self.core.attempt_ended(attempt_id, now))
             attempt.to(m.TaskState.CANCELED if error is None else m.TaskState.FAILED, error=error)
-            self.tasks.job("remove exchanges", remove_exchanges(self._state_directory, self._exchanges))
+            self.tasks.job("remove exchanges", remove_exchanges(self._options.state_directory, self._exchanges))
 
     def _exchanges(self) -> frozenset[AttemptId]:
         """Return the attempts whose exchange logs are written or read here."""
@@ -386,11 +398,7 @@ class TaskExecutor(Component):
 
     def session_lost(self, generation: int, reason: str) -> None:
         """Fail the tasks of a lost session. Its processes are gone, so their directories can be deleted (C10a)."""
-        error = ErrorInfo(
-            code=SessionLost.code,
-            message=f"the session of TaskManager {self.resource_id} was lost: {reason}",
-            consequence=Consequence.RETRYABLE,
-        )
+        error = SessionLost(f"the session of TaskManager {self.resource_id} was lost: {reason}").info()
         lost = [a for a in self.attempts.values() if a.generation == generation]
         for attempt in lost:
             self._begin_end(attempt, error)

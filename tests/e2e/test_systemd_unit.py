@@ -98,7 +98,7 @@ def test_a_taskmanagers_unit_says_what_it_relies_on(task_manager: configparser.S
 def test_a_spark_session_can_run_in_the_units(
     service: configparser.SectionProxy, task_manager: configparser.SectionProxy
 ) -> None:
-    """The JVM compiles at run time and reads /proc. /tmp is writable, and the daemon's outlives a restart (E25)."""
+    """The JVM compiles and reads /proc. /tmp is writable, and TaskManagers of a killed daemon keep theirs (E25)."""
     for unit in (service, task_manager):
         assert "MemoryDenyWriteExecute" not in unit
         assert "ProcSubset" not in unit

@@ -8,10 +8,13 @@ from minflinkd.checkpoint.machine import events as e
 from minflinkd.checkpoint.machine.pending import PendingCheckpoint, Phase
 from minflinkd.checkpoint.machine.step import Step
 from minflinkd.checkpoint.statistics import CheckpointStatus
-from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind
 from minflinkd.runtime.ids import AttemptId, TaskId
 
-SESSION_LOST = "session-lost"  # the TaskManager's error code for it
+_CAUSES = {
+    Kind.SESSION_LOST: FailureCause.TASK_FAILURE,  # it says nothing about checkpoints
+    Kind.STORAGE: FailureCause.STORAGE,
+}
 
 
 def abort_all(step: Step, cause: FailureCause) -> None:
@@ -23,7 +26,7 @@ def abort_all(step: Step, cause: FailureCause) -> None:
 
 
 def declined(step: Step, checkpoint_id: int, attempt: AttemptId, error: ErrorInfo) -> None:
-    abort_for(step, checkpoint_id, attempt, _cause_of(error), error)
+    abort_for(step, checkpoint_id, attempt, _CAUSES.get(error.kind, FailureCause.DECLINED), error)
 
 
 def hook_failed(step: Step, checkpoint_id: int, error: ErrorInfo) -> None:
@@ -91,13 +94,6 @@ def expire(step: Step) -> None:
             abort(step, checkpoint, cause, _overdue(checkpoint, step.state.options.timeout))
     if step.state.setting_up is not None and step.now >= step.state.setting_up.deadline:
         triggering.set_up_failed(step, _no_set_up(step.state.options.timeout))
-
-
-def _cause_of(error: ErrorInfo) -> FailureCause:
-    """Return why a task declined. A lost session is reported as a task failure; it says nothing about checkpoints."""
-    if error.code == SESSION_LOST:
-        return FailureCause.TASK_FAILURE
-    return FailureCause.STORAGE if error.code.startswith("storage") else FailureCause.DECLINED
 
 
 def _overdue(checkpoint: PendingCheckpoint, timeout: float) -> ErrorInfo:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from minflinkd.runtime.errors import Consequence, Kind
+
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Times of day are milliseconds since 1970, -1 for never; durations are milliseconds unless said otherwise."""
@@ -21,10 +23,12 @@ class Fault(Answer, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ErrorAnswer(Answer, frozen=True, kw_only=True, omit_defaults=True):
-    """E3. `errors` is Flink's field; `code` is stable."""
+    """E3. `errors` is Flink's field; `code` is stable. A proxy's answer has no `consequence`."""
 
     errors: tuple[str, ...]
     code: str
+    consequence: Consequence | None = None
+    kind: Kind = Kind.OTHER
     hint: str = ""
     faults: tuple[Fault, ...] = ()
 

@@ -29,7 +29,7 @@ from minflinkd.rpc.messages import (
 )
 from minflinkd.rpc.snapshot import MergingFigures, TaskSnapshot
 from minflinkd.runtime.crash_points import CrashPoint, reach
-from minflinkd.runtime.errors import MinflinkError, error_info
+from minflinkd.runtime.errors import Kind, MinflinkError, error_info
 from minflinkd.runtime.ids import JobId, ResourceId
 from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.storage.publication import make_durable, publish
@@ -47,7 +47,6 @@ CONFIRM_TIMEOUT = 10.0
 REMEMBERED = 1000  # checkpoints back, far more than a message can be late
 COMMIT_AT_END = 5.0  # seconds for an attempt that is cancelled
 COMMIT_TIMEOUT = 50.0  # seconds for sinks that commit themselves; the JobMaster waits a little longer, and asks again
-NOT_PENDING = "checkpoint-not-pending"  # the coordinator's answer to a late acknowledgement
 
 # Sends a request to the attempt's JobMaster until it is answered. Raises MinflinkError if the request is refused, or if
 # that JobMaster is silent or replaced.
@@ -195,7 +194,7 @@ class Snapshots:
             if number in attempt.aborted:  # otherwise the coordinator may refer to the files
                 await asyncio.shield(self._discard(attempt, snapshot))
             raise
-        if refusal is not None and refusal.info().code == NOT_PENDING:
+        if refusal is not None and refusal.info().kind is Kind.NOT_FOUND:  # nothing refers to the files
             await self._discard(attempt, snapshot)
 
     async def _discard(self, attempt: Attempt, snapshot: TaskSnapshot) -> None:

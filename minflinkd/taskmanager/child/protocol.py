@@ -18,7 +18,7 @@ from minflinkd.jobgraph.model import Task
 from minflinkd.rpc.messages import Analysis, Collected, Done, JobContext, Message, Notice, Request, TaskMetrics
 from minflinkd.rpc.network import Address
 from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
+from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
 from minflinkd.runtime.spark_master import on_cluster
 from minflinkd.storage.publication import SinkTransaction
@@ -32,6 +32,7 @@ class SessionLost(MinflinkError):
     """The session child or its JVM is gone, and with it every task that it ran."""
 
     code = "session-lost"
+    kind = Kind.SESSION_LOST
     consequence = Consequence.RETRYABLE
 
 

@@ -17,7 +17,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.libraries import LibraryConflict, clash
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Unreachable
 from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Tell, Unknown, fenced
-from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError
+from minflinkd.runtime.errors import Conflict, Consequence, Kind, MinflinkError
 from minflinkd.runtime.ids import AttemptId, JobId, LeaderId
 from minflinkd.runtime.machine import Machine
 from minflinkd.taskmanager.child.protocol import SessionLost
@@ -41,6 +41,7 @@ class SlotNotBound(MinflinkError):
     """m12: A deployment onto slots that are not bound to that job here."""
 
     code = "slot-not-bound"
+    kind = Kind.CLUSTER
     consequence = Consequence.REFUSED
 
 

@@ -17,7 +17,7 @@ from minflinkd.checkpoint.causes import (
 from minflinkd.checkpoint.layout import InvalidPhysicalFile
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import ErrorInfo
-from minflinkd.storage.interface import StorageUnavailable
+from minflinkd.storage.interface import StorageFull, StorageUnavailable
 from tests.sim.checkpoint.world import World
 from tests.unit.checkpoint.builders import A1, A2, B1, B2, TASKS, A, B, name, snapshot
 
@@ -78,7 +78,7 @@ async def test_a_trigger_by_hand_returns_the_checkpoint_or_the_reason() -> None:
         world.snapshot_takes[A] = None
         waiting = asyncio.create_task(coordinator.trigger())
         await asyncio.sleep(1)
-        coordinator.decline(A1, 2, ErrorInfo(code="storage-full", message="no space"))
+        coordinator.decline(A1, 2, StorageFull("no space").info())
         with pytest.raises(CheckpointFailed) as failed:
             await waiting
         assert failed.value.cause is FailureCause.STORAGE

@@ -7,9 +7,10 @@ import pytest
 from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
 from minflinkd.checkpoint.machine import events as e
 from minflinkd.checkpoint.machine.state import MAX_CLEANING, all_published, may_restore, next_wakeup, owed_to
-from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AttemptId
 from minflinkd.runtime.machine import InvariantViolated
+from minflinkd.storage.interface import StorageFull
+from minflinkd.taskmanager.child.protocol import SessionLost
 from tests.unit.checkpoint.builders import A1, A2, B1, B2, ERROR, NOON, TASKS, A, B, Story, completed, name, snapshot
 
 
@@ -213,7 +214,7 @@ def test_more_failures_in_a_row_than_tolerated_fail_the_job() -> None:
     story.completed(2)
     assert story.state.failures == 0
     story.pending(3).tell(e.Declined(3, A1, ERROR))
-    full = ErrorInfo(code="storage-full", message="no space")
+    full = StorageFull("no space").info()
     assert story.pending(4).tell(e.Declined(4, A1, full))[-1] == e.FailJob(4, FailureCause.STORAGE, full)
 
 
@@ -652,6 +653,6 @@ def test_a_hook_that_overruns_aborts_the_checkpoint_and_is_named() -> None:
 def test_a_task_that_declines_since_its_session_is_gone_is_no_counted_failure() -> None:
     """The task's failure is reported soon. Until then every trigger would count (C23)."""
     story = Story(tolerable_failed=0).running().pending(1)
-    lost = ErrorInfo(code="session-lost", message="the session child ended")
+    lost = SessionLost("the session child ended").info()
     assert e.Fail(1, 1, FailureCause.TASK_FAILURE, lost) in story.tell(e.Declined(1, A1, lost))
     assert story.state.failures == 0

@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.cli.main import main
 from minflinkd.metrics.registry import Metrics
-from minflinkd.rest.server import RestServer
+from minflinkd.rest.backend import Backend
+from minflinkd.rest.cluster import About
+from minflinkd.rest.server import Listening, LogSources, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from tests.unit.rest.parties import Dispatcher, ResourceManager, TaskManager
 
@@ -38,15 +40,12 @@ class RunningDaemon:
         self.task_manager = TaskManager(self.network)
         self.blobs = BlobServer(options=BlobOptions(directory=blobs), token="told by the HTTP endpoint")
         self.rest = RestServer(
-            self.network,
-            host="127.0.0.1",
-            port=0,
-            version="0.1.0",
+            Backend(self.network),
+            listening=Listening(host="127.0.0.1", port=0),
+            about=About(version="0.1.0", config_items=list, blob_url=lambda: self.blobs.url),
             metrics=Metrics(version="0.1.0"),
-            config_items=list,
-            blob_url=lambda: self.blobs.url,
             blobs=self.blobs,
-            ended_logs=self.homes,
+            logs=LogSources(ended=self.homes),
         )
         self.call(self.blobs.start())
         self.call(self.rest.start())

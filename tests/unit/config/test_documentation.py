@@ -230,8 +230,8 @@ def a_whole_cluster() -> ClusterSample:
     )
 
 
-def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:
-    """docs/http.md matches `GET /metrics` (E30). To repair: correct its section on metrics."""
+def metrics_and_labels() -> tuple[set[str], set[str]]:
+    """Return the names of all metrics of the daemon, without `minflinkd_`, and the names of their labels."""
     metrics = Metrics(
         version="1",
         rpc_outcomes=lambda: {("Heartbeat", "ok"): 1},
@@ -247,6 +247,12 @@ def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:
             if name.startswith("minflinkd_"):
                 names.add(name.removeprefix("minflinkd_"))
                 labels.update(sample.labels)
+    return names, labels
+
+
+def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:
+    """docs/http.md matches `GET /metrics` (E30). To repair: correct its section on metrics."""
+    names, labels = metrics_and_labels()
     page = (REPOSITORY / "docs" / "http.md").read_text(encoding="utf-8")
     section = page.partition("## Metrics\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"`([a-z_]+)`", section)) - {"minflinkd_"} == names | labels - {"le"}

@@ -10,17 +10,13 @@ from pathlib import Path
 import pytest
 
 from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.messages import Library
-from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError
+from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import JobId
 from tests.unit.dispatcher.conftest import DOCUMENT, Cluster, until
 
 JOB = JobId("a" * 32)
-
-
-class Conflict(MinflinkError):
-    code = "library-conflict"
-    consequence = Consequence.RETRYABLE
 
 
 def upload(cluster: Cluster, path: Path) -> dict[str, object]:
@@ -72,7 +68,7 @@ async def test_a_taskmanager_that_was_given_another_version_meanwhile_is_not_the
         nonlocal tries
         tries += 1
         if tries == 1:
-            raise RemoteError(Conflict("the session holds another version of native:acme_fast").info())
+            raise RemoteError(LibraryConflict("the session holds another version of native:acme_fast").info())
 
     cluster.before_analysis = conflict_once
     async with cluster.serving():

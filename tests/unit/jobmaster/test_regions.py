@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from minflinkd.jobgraph.model import Input, Task, Vertex
 from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.failover import SESSION_LOST
 from minflinkd.jobmaster.regions import regions
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import TaskState
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import TaskId, VertexId
+from minflinkd.taskmanager.child.protocol import SessionLost
 from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, of_kind, task
 
 FATAL = ErrorInfo(code="user-code", message="broken", consequence=Consequence.FATAL)
@@ -129,7 +129,7 @@ def test_a_lost_session_takes_all_tasks_of_its_taskmanager() -> None:
     """J7."""
     job = running()
     survivor = job.attempt("b")
-    lost = ErrorInfo(code=SESSION_LOST, message="the session child ended", consequence=Consequence.RETRYABLE)
+    lost = SessionLost("the session child ended").info()
     assert ev.Cancel(survivor, "taskmanager/tm-1") in job.report("a", TaskState.FAILED, lost)
     assert job.report("b", TaskState.FAILED, lost) == []
     assert job.state.history.attempts == 1

@@ -13,14 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy, Source, Task, Vertex
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster.chance import Chance
-from minflinkd.jobmaster.failover import SESSION_LOST
 from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import next_wakeup, step
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
+from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.messages import SlotOffer, TaskMetrics, TaskState, TaskStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, IdSource, ResourceId, TaskId, VertexId
+from minflinkd.taskmanager.child.protocol import SessionLost
 
 TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")
 
@@ -153,10 +154,29 @@ def test_a_lost_session_gives_its_slots_back_and_asks_for_others() -> None:
     """The TaskManager lives, but its session needs seconds to come back (J7)."""
     job = Job()
     job.run()
-    error = ErrorInfo(code=SESSION_LOST, message="the session child ended", consequence=Consequence.RETRYABLE)
+    error = SessionLost("the session child ended").info()
     commands = job.report(TaskState.FAILED, error=error)
     assert kinds(commands) == ["StopCheckpoints", "FreeAllocations"]
     assert not job.state.pool.held
+
+
+TAKEN = LibraryConflict("the session has another version of native:acme_fast").info()
+
+
+def test_a_job_whose_libraries_do_not_fit_into_a_session_gives_its_slots_back_and_asks_for_others() -> None:
+    """In the same slots every restart would meet the same session (B31)."""
+    job = Job()
+    job.run()
+    assert kinds(job.report(TaskState.FAILED, error=TAKEN)) == ["StopCheckpoints", "FreeAllocations"]
+    assert not job.state.pool.held
+
+
+def test_a_version_on_trial_keeps_the_slots_into_whose_session_it_does_not_fit() -> None:
+    """The version before it fits, and comes back on them (H7, B31)."""
+    job = Job(on_trial=True)
+    job.run()
+    assert "FreeAllocations" not in kinds(job.report(TaskState.FAILED, error=TAKEN))
+    assert job.state.pool.held
 
 
 def test_two_tasks_that_fail_together_cost_one_restart() -> None:

@@ -7,14 +7,14 @@ import random
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy, Source, Task, Vertex
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster.chance import Chance
-from minflinkd.jobmaster.failover import SESSION_LOST
 from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import step
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import SlotOffer, TaskState, TaskStatus
-from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AttemptId, IdSource, ResourceId, TaskId, VertexId
+from minflinkd.taskmanager.child.protocol import SessionLost
 
 TM = ResourceId("tm-1")
 ADDRESS = "taskmanager/tm-1"
@@ -65,7 +65,7 @@ class Job:
         return self.feed(ev.TaskChanged(status))
 
 
-LOST = ErrorInfo(code=SESSION_LOST, message="the session child ended", consequence=Consequence.RETRYABLE)
+LOST = SessionLost("the session child ended").info()
 
 
 def test_the_other_tasks_of_a_lost_session_are_cancelled_by_name_although_their_slots_are_given_back() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from minflinkd.jobmaster import events as ev
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
-from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.rpc.network import RpcTimeout
 from minflinkd.runtime.ids import TaskId
 from tests.unit.jobmaster.test_scheduler import Job, kinds
 
-NO_ANSWER = ErrorInfo(code="rpc-timeout", message="no answer", consequence=Consequence.RETRYABLE)
+NO_ANSWER = RpcTimeout("no answer").info()
 
 
 def test_it_is_cancelled_before_another_attempt_follows() -> None:

@@ -7,8 +7,10 @@ import aiohttp
 import pytest
 
 from minflinkd.metrics.registry import Metrics
+from minflinkd.rest.backend import Backend
+from minflinkd.rest.cluster import About
 from minflinkd.rest.guard import Limits
-from minflinkd.rest.server import RestServer
+from minflinkd.rest.server import Listening, LogSources, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from tests.unit.rest.parties import Dispatcher, ResourceManager, TaskManager
 
@@ -44,17 +46,16 @@ async def server(
     tmp_path: Path,
 ) -> AsyncIterator[RestServer]:
     server = RestServer(
-        network,
-        host="127.0.0.1",
-        port=0,
-        version="0.1.0",
+        Backend(network, timeout=0.2, submit_timeout=lambda: dispatcher.patience),
+        listening=Listening(host="127.0.0.1", port=0),
+        about=About(
+            version="0.1.0",
+            config_items=lambda: [("rest.port", "8081"), ("security.token-secret", "hunter2")],
+            blob_url=lambda: "http://127.0.0.1:50100",
+        ),
         metrics=Metrics(version="0.1.0", rpc_outcomes=lambda: network.outcomes),
-        config_items=lambda: [("rest.port", "8081"), ("security.token-secret", "hunter2")],
-        blob_url=lambda: "http://127.0.0.1:50100",
         limits=Limits(body_bytes=64 * 1024, body_seconds=0.2),
-        timeout=0.2,
-        submit_timeout=lambda: dispatcher.patience,
-        ended_logs=tmp_path / "taskmanagers",
+        logs=LogSources(ended=tmp_path / "taskmanagers"),
     )
     async with server:
         yield server

@@ -13,7 +13,9 @@ from minflinkd.blob.client import BlobClient
 from minflinkd.blob.keys import BlobKind
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.metrics.registry import Metrics
-from minflinkd.rest.server import RestServer
+from minflinkd.rest.backend import Backend
+from minflinkd.rest.cluster import About
+from minflinkd.rest.server import Listening, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime.ids import JobId
 from tests.unit.rest.test_metrics_route import scrape
@@ -38,13 +40,10 @@ async def client(blobs: BlobServer) -> AsyncIterator[BlobClient]:
 @pytest.fixture
 async def http(blobs: BlobServer, network: LocalNetwork) -> AsyncIterator[Http]:
     server = RestServer(
-        network,
-        host="127.0.0.1",
-        port=0,
-        version="0.1.0",
+        Backend(network),
+        listening=Listening(host="127.0.0.1", port=0),
+        about=About(version="0.1.0", config_items=list, blob_url=lambda: blobs.url),
         metrics=Metrics(version="0.1.0"),
-        config_items=list,
-        blob_url=lambda: blobs.url,
         blobs=blobs,
     )
     async with server, aiohttp.ClientSession(server.url) as session:

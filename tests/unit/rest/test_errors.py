@@ -40,7 +40,8 @@ async def test_an_error_has_a_status_a_code_and_a_hint(
         body = await response.json()
     assert (response.status, body["code"]) == (status, code)
     assert body["errors"]
-    assert body.keys() <= {"errors", "code", "hint"}
+    assert body.keys() <= {"errors", "code", "consequence", "kind", "hint"}
+    assert body["consequence"] == "refused"
 
 
 async def test_a_dispatcher_that_is_away_is_503_with_retry_after(
@@ -51,6 +52,7 @@ async def test_a_dispatcher_that_is_away_is_503_with_retry_after(
     async with http.get("/jobs") as response:
         body = await response.json()
     assert (response.status, body["code"]) == (503, "unreachable")
+    assert (body["consequence"], body["kind"]) == ("retryable", "cluster")
     assert response.headers["Retry-After"]
 
 

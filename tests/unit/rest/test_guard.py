@@ -8,9 +8,11 @@ import aiohttp
 import pytest
 
 from minflinkd.metrics.registry import Metrics
+from minflinkd.rest.backend import Backend
+from minflinkd.rest.cluster import About
 from minflinkd.rest.errors import UnknownHost
 from minflinkd.rest.guard import Limits, check_host, is_loopback
-from minflinkd.rest.server import RestServer
+from minflinkd.rest.server import Listening, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from tests.unit.rest.parties import Dispatcher
 
@@ -104,13 +106,10 @@ async def test_large_headers_are_refused(http: Http) -> None:
 async def test_requests_beyond_the_limit_are_told_to_come_again(network: LocalNetwork) -> None:
     """Connections are limited (E40), and an overloaded server answers 503 (E3)."""
     server = RestServer(
-        network,
-        host="127.0.0.1",
-        port=0,
-        version="0",
+        Backend(network),
+        listening=Listening(host="127.0.0.1", port=0),
+        about=About(version="0", config_items=list, blob_url=str),
         metrics=Metrics(version="0"),
-        config_items=list,
-        blob_url=str,
         limits=Limits(requests=0),
     )
     async with server, aiohttp.ClientSession(server.url) as http, http.get("/jobs") as response:

@@ -8,21 +8,19 @@ from contextlib import AsyncExitStack
 import pytest
 
 from minflinkd.metrics.registry import Metrics
-from minflinkd.rest.server import RestServer, place
+from minflinkd.rest.backend import Backend
+from minflinkd.rest.cluster import About
+from minflinkd.rest.server import Listening, RestServer, place
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime.listening import PortTaken, bind
 
 
 def server(port: int, sockets: list[socket.socket]) -> RestServer:
     return RestServer(
-        LocalNetwork(),
-        host="127.0.0.1",
-        port=port,
-        version="0.1.0",
+        Backend(LocalNetwork()),
+        listening=Listening(host="127.0.0.1", port=port, sockets=sockets),
+        about=About(version="0.1.0", config_items=list, blob_url=str),
         metrics=Metrics(version="0.1.0"),
-        config_items=list,
-        blob_url=lambda: "",
-        sockets=sockets,
     )
 
 

@@ -18,8 +18,10 @@ from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.metrics.registry import Metrics
 from minflinkd.rest import log_copies
+from minflinkd.rest.backend import Backend
+from minflinkd.rest.cluster import About
 from minflinkd.rest.log_copies import LOOK, UNREAD, LogCopies
-from minflinkd.rest.server import RestServer
+from minflinkd.rest.server import Listening, LogSources, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.messages import LogMark, LogRange, ReadLog
 from minflinkd.rpc.network import Mailbox, task_manager
@@ -137,17 +139,11 @@ async def _running(
         BlobServer(options=BlobOptions(directory=store, max_size=max_size)) as blobs,
         BlobClient(blobs.url, retries=1, pause=0.01) as client,
         RestServer(
-            network,
-            host="127.0.0.1",
-            port=0,
-            version="0",
+            Backend(network, clock),
+            listening=Listening(host="127.0.0.1", port=0),
+            about=About(version="0", config_items=list, blob_url=lambda: blobs.url),
             metrics=Metrics(version="0", rpc_outcomes=lambda: network.outcomes),
-            config_items=list,
-            blob_url=lambda: blobs.url,
-            timeout=10.0,
-            clock=clock,
-            log_blobs=blobs,
-            offload_minsize=MINSIZE,
+            logs=LogSources(blobs=blobs, offload_minsize=MINSIZE),
         ) as server,
         aiohttp.ClientSession(server.url) as http,
     ):

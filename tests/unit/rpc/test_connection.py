@@ -17,7 +17,7 @@ from minflinkd.rpc import connection as conn
 from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.messages import CancelTask, Done, ListLogs, LogFile, ReadLog, TaskManagerLost
 from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
-from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, RemoteError
+from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, Kind, RemoteError
 from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId
 
 PARTY = Address("party")
@@ -118,7 +118,7 @@ async def test_an_answer_finds_its_request_whatever_the_order() -> None:
         assert await first == Done()
 
 
-async def test_a_refusal_keeps_code_consequence_and_hint() -> None:
+async def test_a_refusal_keeps_code_consequence_kind_and_hint() -> None:
     """The error on the other side is the same."""
     async with pair() as (left, right):
 
@@ -129,7 +129,7 @@ async def test_a_refusal_keeps_code_consequence_and_hint() -> None:
         with pytest.raises(RemoteError) as refused:
             await ask(left, CANCEL)
         assert refused.value.info() == ErrorInfo(
-            code="conflict", message="not now", consequence=Consequence.REFUSED, hint="later"
+            code="conflict", message="not now", consequence=Consequence.REFUSED, kind=Kind.CONFLICT, hint="later"
         )
 
 

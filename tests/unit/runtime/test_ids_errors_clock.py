@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from minflinkd.runtime import ids
 from minflinkd.runtime.clock import SystemClock
-from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, InvalidId, RemoteError, error_info
+from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, InvalidId, Kind, RemoteError, error_info
 
 
 def test_made_ids_are_of_the_shape_that_is_parsed() -> None:
@@ -78,15 +78,30 @@ def _accepted(parse: Callable[[str], str], text: str) -> bool:
 
 
 def test_an_error_keeps_what_it_says_across_a_process_boundary() -> None:
-    """An error has a stable code, a consequence and a next step."""
+    """An error has a stable code, a consequence, a kind and a next step."""
     info = Conflict("the job runs", hint="cancel it").info()
-    assert info == ErrorInfo(code="conflict", message="the job runs", consequence=Consequence.REFUSED, hint="cancel it")
+    assert info == ErrorInfo(
+        code="conflict",
+        message="the job runs",
+        consequence=Consequence.REFUSED,
+        kind=Kind.CONFLICT,
+        hint="cancel it",
+    )
     arrived = RemoteError(msgspec.json.decode(msgspec.json.encode(info), type=ErrorInfo))
     assert (arrived.info(), str(arrived)) == (info, "the job runs (cancel it)")
 
 
+def test_an_error_stored_by_an_earlier_or_a_later_version_can_be_read() -> None:
+    """An earlier version had no kinds. A later one may have kinds that this one does not know."""
+    stored = b'{"code": "conflict", "message": "the job runs", "consequence": "refused"%b}'
+    assert msgspec.json.decode(stored % b"", type=ErrorInfo).kind is Kind.OTHER
+    assert msgspec.json.decode(stored % b', "kind": "weather"', type=ErrorInfo).kind is Kind.OTHER
+    packed = msgspec.msgpack.encode({"code": "x", "message": "y", "kind": "weather"})
+    assert msgspec.msgpack.decode(packed, type=ErrorInfo).kind is Kind.OTHER
+
+
 def test_a_foreign_error_is_internal_and_named() -> None:
-    assert error_info(KeyError("x")) == ErrorInfo(code="internal", message="KeyError: 'x'")
+    assert error_info(KeyError("x")) == ErrorInfo(code="internal", message="KeyError: 'x'", kind=Kind.UNFORESEEN)
     assert error_info(TimeoutError()).message == "TimeoutError: TimeoutError"
 
 

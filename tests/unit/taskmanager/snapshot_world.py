@@ -17,7 +17,7 @@ from minflinkd.filemerging.reader import read_segments
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.snapshot import StateHandle, TaskSnapshot
-from minflinkd.runtime.errors import Consequence, ErrorInfo, RemoteError
+from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
 from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.storage.faulty import FaultyStorage
@@ -75,15 +75,15 @@ class World:
     attempt: Attempt
     other: Attempt
     delivered: list[m.Message] = field(default_factory=list)
-    refusal: str = ""
+    refusal: MinflinkError | None = None
     silent: bool = False
 
     async def deliver(self, _: Attempt, request: m.Request[m.Done]) -> None:
         self.delivered.append(request)
         if self.silent:
             await asyncio.Event().wait()
-        if self.refusal:
-            raise RemoteError(ErrorInfo(code=self.refusal, message="", consequence=Consequence.REFUSED))
+        if self.refusal is not None:
+            raise RemoteError(self.refusal.info())
 
     def trigger(self, number: int) -> None:
         self._trigger(self.attempt, number)

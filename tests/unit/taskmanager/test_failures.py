@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
-from minflinkd.runtime.errors import Consequence
+from minflinkd.runtime.errors import Consequence, Kind
+from minflinkd.storage.interface import StorageUnavailable
 from minflinkd.taskmanager.child.protocol import SessionLost
-from minflinkd.taskmanager.session.spark.failures import build_failure
+from minflinkd.taskmanager.session.spark.failures import batch_failure, build_failure, input_failure
 from tests.cluster import free_port
 
 
@@ -28,6 +29,7 @@ def test_a_jvm_that_dies_while_a_task_is_built_is_a_lost_session(dead_jvm: Clien
         dead_jvm.jvm.java.lang.System.currentTimeMillis()
     info = build_failure(raised.value)
     assert (info.code, info.consequence) == (SessionLost.code, Consequence.RETRYABLE)
+    assert info.kind is Kind.SESSION_LOST
 
 
 def test_a_refused_connection_of_user_code_is_its_own() -> None:
@@ -35,4 +37,11 @@ def test_a_refused_connection_of_user_code_is_its_own() -> None:
     with pytest.raises(ConnectionRefusedError) as raised:
         socket.create_connection(("127.0.0.1", free_port()), timeout=5)
     info = build_failure(raised.value)
-    assert (info.code, info.consequence) == ("user-code", Consequence.FATAL)
+    assert (info.code, info.consequence, info.kind) == ("user-code", Consequence.FATAL, Kind.JOB)
+
+
+def test_a_failure_in_a_micro_batch_may_be_due_to_a_record() -> None:
+    """Only such failures come with the files and offsets that were read, and only such are the job's own."""
+    assert batch_failure(ValueError("seven is poison")).kind is Kind.JOB
+    assert batch_failure(StorageUnavailable("away")).kind is Kind.STORAGE
+    assert input_failure(OSError("away")).kind is Kind.JOB

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from minflinkd.checkpoint.causes import CheckpointNotPending
 from minflinkd.checkpoint.layout import parse_physical_file
 from minflinkd.rpc import messages as m
 from minflinkd.taskmanager.attempts.attempt import Attempt
 from minflinkd.taskmanager.attempts.deployment import Deployer
 from minflinkd.taskmanager.attempts.local_snapshots import LocalSnapshots
-from minflinkd.taskmanager.attempts.snapshotting import NOT_PENDING
 from minflinkd.taskmanager.child import protocol as sp
 from tests.unit.taskmanager.snapshot_world import JOB, TASK, running, state, until
 
@@ -167,7 +167,7 @@ async def test_an_acknowledgement_that_comes_too_late_takes_its_files_with_it(tm
     """The checkpoint has expired meanwhile (C21)."""
     async with running(tmp_path) as world:
         world.session.files = {state(1): b"one"}
-        world.refusal = NOT_PENDING
+        world.refusal = CheckpointNotPending("checkpoint 1 is not pending")
         await world.take(1)
         assert (world.stored(), world.copies(), world.attempt.handles) == (set(), set(), {})
 

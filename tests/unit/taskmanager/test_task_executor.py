@@ -41,8 +41,8 @@ from minflinkd.taskmanager.attempts.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.child import protocol as sp
 from minflinkd.taskmanager.child.keeper import SessionKeeper
 from minflinkd.taskmanager.exchange.mirrors import Mirrors
-from minflinkd.taskmanager.slots.core import TaskManagerOptions
-from minflinkd.taskmanager.task_executor import TaskExecutor
+from minflinkd.taskmanager.slots.core import TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.task_executor import ExecutorOptions, TaskExecutor
 from tests.untimed_storage import untimed_storages
 
 pytestmark = pytest.mark.looptime
@@ -148,6 +148,20 @@ class SlowDeployer(Deployer):
 
 
 @dataclass
+class PlayedProcess:
+    exits: list[tuple[str, bool]]
+    data_url: str = "http://here"
+
+    def metrics(self) -> dict[str, float]:
+        return {"figure": 1.0}
+
+    def registered(self, answer: m.Registered) -> None: ...
+
+    def end(self, reason: str, *, failed: bool) -> None:
+        self.exits.append((reason, failed))
+
+
+@dataclass
 class World:
     executor: TaskExecutor
     session: Session
@@ -196,20 +210,14 @@ async def running(tmp_path: Path, deployer: type[Deployer] = Deployer) -> AsyncI
     exits: list[tuple[str, bool]] = []
     mirrors = Mirrors(resource_id=TM, token="", max_backlog=1, patience=1.0, on_lost=lambda attempt_id, error: None)
     executor = TaskExecutor(
-        hello=hello,
-        slots=2,
-        options=TaskManagerOptions(),
+        TaskManagerCore(hello, slots=2, options=TaskManagerOptions(), now=SystemClock().monotonic()),
+        PlayedProcess(exits),
         network=wire.party("tm"),
         clock=SystemClock(),
         keeper=cast(SessionKeeper, session),
         deployer=deployer(storages, cast(Any, blobs), snapshots, mirrors),
-        state_directory=tmp_path,
         merging=FileMerging(limits=CompactionLimits(max_file_size=1024)),
-        cancellation_timeout=30.0,
-        on_exit=lambda why, failed: exits.append((why, failed)),
-        on_registered=lambda _: None,
-        metrics=lambda: {"figure": 1.0},
-        data_url=lambda: "http://here",
+        options=ExecutorOptions(state_directory=tmp_path, cancellation_timeout=30.0),
     )
     world = World(executor, session, blobs, snapshots, wire, exits=exits)
     manager, mailbox = Mailbox(RESOURCE_MANAGER), Mailbox(job_master(JOB))

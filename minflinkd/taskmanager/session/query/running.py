@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 
 from minflinkd.rpc.messages import Collected, TaskMetrics
 from minflinkd.rpc.snapshot import RowCounts
-from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.errors import ErrorInfo, Kind
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child.protocol import SnapshotTaken, TakeSnapshot
 from minflinkd.taskmanager.exchange.log import ExchangeDamaged
@@ -226,7 +226,7 @@ class RunningQuery:
 
     def _with_input(self, error: ErrorInfo) -> ErrorInfo:
         """Add a hint that names the files and offsets of the micro-batch, if a record may have caused the error."""
-        if error.hint or error.code not in ("user-code", "spark-query"):
+        if error.hint or error.kind is not Kind.JOB:
             return error
         return msgspec.structs.replace(error, hint=failed_input(self._checkpoint, self._plan.operators))
 

@@ -11,7 +11,7 @@ import py4j
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkException
 
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
+from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError, error_info
 from minflinkd.taskmanager.child.protocol import SessionLost
 from minflinkd.taskmanager.session.spark import refusals
 
@@ -100,11 +100,11 @@ def build_failure(error: BaseException) -> ErrorInfo:
         return session_lost(error).info()
     trace = user_traceback(error)
     if not isinstance(error, PySparkException | Py4JJavaError):
-        return ErrorInfo(code="user-code", message=_last_line(error), traceback=trace)
+        return ErrorInfo(code="user-code", message=_last_line(error), kind=Kind.JOB, traceback=trace)
     message, hint = refusals.in_users_words(spark_message(error))
     if isinstance(error, AnalysisException):
-        return ErrorInfo(code="spark-analysis", message=message, hint=hint, traceback=trace)
-    return ErrorInfo(code="user-code", message=message, hint=hint, traceback=trace)
+        return ErrorInfo(code="spark-analysis", message=message, kind=Kind.JOB, hint=hint, traceback=trace)
+    return ErrorInfo(code="user-code", message=message, kind=Kind.JOB, hint=hint, traceback=trace)
 
 
 def batch_failure(error: BaseException) -> ErrorInfo:
@@ -118,6 +118,7 @@ def batch_failure(error: BaseException) -> ErrorInfo:
         code="user-code",
         message=_last_line(error),
         consequence=Consequence.RETRYABLE,
+        kind=Kind.JOB,
         traceback=user_traceback(error),
     )
 
@@ -126,7 +127,7 @@ def input_failure(error: Exception) -> ErrorInfo:
     """Describe why an exchange could not be read. No user code runs there."""
     if isinstance(error, MinflinkError):
         return error_info(error)
-    return ErrorInfo(code="spark-query", message=_last_line(error), consequence=Consequence.RETRYABLE)
+    return ErrorInfo(code="spark-query", message=_last_line(error), consequence=Consequence.RETRYABLE, kind=Kind.JOB)
 
 
 def query_failure(java_query: Any) -> ErrorInfo:
@@ -158,12 +159,15 @@ def _spark_failure(text: str, condition: str) -> ErrorInfo:
         trace = text[position:].partition("\n\nDriver stacktrace:")[0].rstrip()
         lines = [line for line in trace.splitlines() if line and not line.startswith((" ", "\t"))]
         trace = in_users_words(trace)
-        return ErrorInfo(code="user-code", message=lines[-1], consequence=Consequence.RETRYABLE, traceback=trace)
+        return ErrorInfo(
+            code="user-code", message=lines[-1], consequence=Consequence.RETRYABLE, kind=Kind.JOB, traceback=trace
+        )
     hopeless = condition.startswith(HOPELESS)
     return ErrorInfo(
         code="spark-query",
         message=_PLAN.sub("", text.partition("\n\nDriver stacktrace:")[0].partition("\n\nJVM stacktrace:")[0]).strip(),
         consequence=Consequence.FATAL if hopeless else Consequence.RETRYABLE,
+        kind=Kind.JOB,
         hint="the state or the query does not fit; a restart cannot help" if hopeless else "",
     )
 
