@@ -19,7 +19,7 @@ async def test_requests_to_storages_are_among_the_metrics(tmp_path: Path) -> Non
     config = load_config(None, {}, {"jobmanager.rpc.port": "6123", "process.working-dir": str(tmp_path)})
     manager = TaskManager(standalone_settings(config, {}, ResourceId("tm-one")))
     await manager._storages.at(f"file://{tmp_path}/one").create_exclusive(b"12345")
-    metrics = {name: value for name, value in manager._metrics().items() if name.startswith("storage.")}
+    metrics = {name: value for name, value in manager.metrics().items() if name.startswith("storage.")}
     assert metrics.pop("storage.file.create_exclusive.seconds") > 0
     assert metrics == {"storage.file.create_exclusive.requests": 1.0, "storage.file.create_exclusive.bytes": 5.0}
     await manager.aclose()
