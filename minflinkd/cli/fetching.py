@@ -9,35 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from minflinkd.jobgraph.faults import nearest
 from minflinkd.jobgraph.places import Digest, Place, Url
 from minflinkd.runtime.errors import Consequence, MinflinkError
-from minflinkd.runtime.secrets import without_credentials
-from minflinkd.storage.masking import Mask, secrets_of
+from minflinkd.storage.fsspec_errors import Kind, install, kind_of, nearest_scheme, reason, unknown_scheme
+from minflinkd.storage.own_thread import in_own_thread
 
 SILENCE: Final = 60.0  # seconds without a byte until a fetch is given up
 CONNECT: Final = 20.0  # seconds until a web server must have taken the connection
 _WEB: Final = frozenset({"http", "https"})
 _PIECE: Final = 1 << 20  # bytes
 _BLOCK: Final = 4 << 20  # bytes that a file system which reads ranges reads at a time
-
-_EXTRAS: Final = {
-    "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure",
-    "hdfs": "hdfs", "viewfs": "hdfs",
-}  # fmt: skip
-_PACKAGES: Final = {  # modules that pip knows by another name
-    "boxfs": "boxfs", "dask": "dask", "dropboxdrivefs": "dropboxdrivefs", "git": "pygit2", "paramiko": "paramiko",
-    "smbprotocol": "smbprotocol", "smbclient": "smbprotocol", "webdav4": "webdav4[fsspec]", "fsspec_xrootd":
-    "fsspec-xrootd", "lakefs_spec": "lakefs-spec", "gdrive_fsspec": "gdrive-fsspec", "libarchive": "libarchive-c",
-    "morefs": "morefs[asynclocalfs]", "huggingface_hub": "huggingface-hub",
-}  # fmt: skip
 
 
 class UnknownUrlScheme(MinflinkError):
@@ -82,8 +69,7 @@ async def fetch(place: Place, target: Path, *, largest: int, silence: float = SI
     """
     assert isinstance(place.file, Url)
     transfer = _Transfer(place.file, target, largest, place.digest)
-    done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    threading.Thread(target=_run, args=(transfer, done), name=f"fetch {place.file}", daemon=True).start()
+    done = in_own_thread(transfer.run, f"fetch {place.file}")
     try:
         while not done.done():
             left = transfer.moved_at + silence - time.monotonic()
@@ -95,6 +81,7 @@ async def fetch(place: Place, target: Path, *, largest: int, silence: float = SI
         found = done.result()
     finally:
         transfer.given_up = True
+        done.cancel()  # nothing if it is done
     _compare(place, found)
 
 
@@ -166,23 +153,6 @@ class _Transfer:
             raise _of(self.url, error) from None  # the cause may have credentials in its text
 
 
-def _run(transfer: _Transfer, done: asyncio.Future[str]) -> None:
-    def tell(result: str | None, error: BaseException | None) -> None:
-        if not done.done():
-            if error is None:
-                done.set_result(result or "")
-            else:
-                done.set_exception(error)
-
-    result, failure = None, None
-    try:
-        result = transfer.run()
-    except Exception as error:
-        failure = error
-    with contextlib.suppress(RuntimeError):  # the loop is closed: the fetch was given up
-        done.get_loop().call_soon_threadsafe(tell, result, failure)
-
-
 @contextlib.contextmanager
 def _open(url: Url) -> Iterator[BinaryIO]:
     from fsspec.core import url_to_fs  # slow to import, and most jobs have no URL
@@ -205,99 +175,20 @@ def _web_options() -> dict[str, Any]:
     return {"client_kwargs": {"timeout": timeout, "trust_env": True}}  # HTTPS_PROXY, NO_PROXY and ~/.netrc
 
 
-# --- errors ------------------------------------------------------------------------------------------------------
-
-
 def _of(url: Url, error: Exception) -> MinflinkError:
-    names = {kind.__name__ for kind in type(error).__mro__}
-    status = int(getattr(error, "status", 0) or 0)
+    kind, why = kind_of(error), reason(url.text, error)
     if isinstance(error, ImportError):
-        return UnknownUrlScheme(f"{url} cannot be opened: the package for it is missing", hint=_install(url, error))
-    if isinstance(error, ValueError) and "rotocol not known" in str(error):
-        return _unknown(url)
-    if isinstance(error, FileNotFoundError | NotADirectoryError | KeyError) or status in (404, 410):
+        hint = install(url.schemes, error)
+        return UnknownUrlScheme(f"{url} cannot be opened: the package for it is missing", hint=hint)
+    if kind is Kind.UNKNOWN_SCHEME:
+        unknown = unknown_scheme(url.schemes)
+        return UnknownUrlScheme(f"fsspec has no file system for {unknown}://, in {url}", hint=nearest_scheme(unknown))
+    if kind is Kind.NOT_FOUND:
         return UrlNotFound(f"there is no file {url}", hint="correct the URL; is the file published yet?")
-    if isinstance(error, IsADirectoryError):
+    if kind is Kind.DIRECTORY:
         return UrlNotFound(f"{url} is a directory", hint="name a file in it")
-    why = _reason(url, error)
-    if isinstance(error, PermissionError) or status in (401, 403, 407) or names & _NO_PERMISSION:
+    if kind is Kind.NO_PERMISSION:
         return UrlRefused(f"{url} may not be read: {why}", hint="docs/jobs.md says where credentials are looked for")
-    transient = status in (408, 425, 429) or status >= 500
-    if transient or (not status and (isinstance(error, OSError | TimeoutError) or names & _TRANSIENT)):
+    if kind is Kind.TRANSIENT:
         return UrlUnreachable(f"{url} cannot be read now: {why}", hint="try again; is the host right?")
     return UrlRefused(f"{url} cannot be read: {why}", hint="fsspec, or its package for the scheme, says so")
-
-
-_NO_PERMISSION: Final = frozenset(
-    {
-        "NoCredentialsError",
-        "AuthenticationException",
-        "ClientAuthenticationError",
-        "GoogleAuthError",
-        "BadHostKeyException",
-    }
-)
-_TRANSIENT: Final = frozenset({"ClientError", "SSHException", "FSTimeoutError", "ConnectionError", "HTTPClientError"})
-
-
-def _reason(url: Url, error: Exception) -> str:
-    """Return the error's own words, in a line, without what might be a credential."""
-    if status := getattr(error, "status", 0):
-        return f"{status} {without_credentials(str(getattr(error, 'message', '')))}".strip()
-    words = str(error).replace(url.text, str(url)).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {Mask(secrets_of({}) | _secrets_in(url))(without_credentials(words))[:200]}"
-
-
-def _secrets_in(url: Url) -> set[str]:
-    """Return the user, the password and the query of a URL, which an error may quote alone."""
-    from urllib.parse import parse_qsl, unquote, urlsplit
-
-    found = set[str]()
-    for part in url.text.split("::"):
-        try:
-            split = urlsplit(part)
-            named = (split.username or "", split.password or "", split.query, *(v for _, v in parse_qsl(split.query)))
-        except ValueError:
-            continue
-        found |= {form for value in named for form in (value, unquote(value)) if form}
-    return found
-
-
-def _unknown(url: Url) -> UnknownUrlScheme:
-    from fsspec.registry import available_protocols
-
-    known = available_protocols()
-    unknown = next((scheme for scheme in url.schemes if scheme not in known), "")
-    close = nearest(unknown, known)
-    hint = f"did you mean {close}://?" if close else "there are: " + ", ".join(_COMMON)
-    return UnknownUrlScheme(f"fsspec has no file system for {unknown}://, in {url}", hint=hint)
-
-
-_COMMON: Final = ("https", "s3", "gs", "abfs", "hdfs", "sftp", "ftp", "smb", "webdav", "github")
-
-
-def _install(url: Url, error: ImportError) -> str:
-    """Return the command that installs what a scheme needs. fsspec says it in prose only."""
-    from fsspec.registry import known_implementations
-
-    for scheme in url.schemes:
-        if scheme in _EXTRAS:
-            return f"pip install 'minflinkd[{_EXTRAS[scheme]}]' (in a checkout: pip install '.[{_EXTRAS[scheme]}]')"
-    missing = _missing(error)
-    if not missing:
-        classes = [
-            str(known_implementations[scheme]["class"]) for scheme in url.schemes if scheme in known_implementations
-        ]
-        missing = next((name.partition(".")[0] for name in classes if not name.startswith("fsspec.")), "")
-    return f"pip install {_PACKAGES.get(missing, missing)}" if missing else without_credentials(str(error))
-
-
-def _missing(error: BaseException) -> str:
-    """Return the top-level module that was not found. fsspec raises its own ImportError after the one that names it."""
-    cause: BaseException | None = error
-    name = ""
-    while cause is not None:
-        if isinstance(cause, ImportError) and cause.name:
-            name = cause.name.partition(".")[0]
-        cause = cause.__cause__ or cause.__context__
-    return name

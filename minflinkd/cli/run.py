@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 @click.option("--name", help="The job's name, instead of the one in the file.")
 @click.option("--wait/--detach", default=False, help="Show the job until it has ended, or return when it is accepted.")
 @click.option("--dry-run", is_flag=True, help="Only check the job: its file, graph, and (with Spark) SQL and schemas.")
-@click.option("--from-savepoint", metavar="PATH", help="Start from this savepoint, or from a checkpoint of any job.")
+@click.option(
+    "--from-savepoint",
+    metavar="PATH",
+    help="Start from this savepoint, or from a checkpoint of any job; a path or a URL.",
+)
 @click.option(
     "--claim",
     is_flag=True,

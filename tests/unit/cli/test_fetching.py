@@ -24,7 +24,7 @@ from minflinkd.cli.fetching import (
 )
 from minflinkd.jobgraph.places import place_of
 from minflinkd.runtime.errors import Consequence, MinflinkError
-from tests.unit.cli.web_server import WebServer, web_server
+from tests.web_server import WebServer, web_server
 
 CODE = b"def late(inputs, params):\n    return inputs['flights']\n" * 50_000  # more than two pieces
 SHA256 = hashlib.sha256(CODE).hexdigest()

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from minflinkd.cli.main import main
 from minflinkd.rpc.jobs import HotRestartJob
 from tests.unit.cli.conftest import Command, RunningDaemon
-from tests.unit.cli.web_server import WebServer, web_server
 from tests.unit.rest.parties import RUNNING
+from tests.web_server import WebServer, web_server
 
 JOB = """\
 name: carrier-delays

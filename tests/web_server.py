@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ class WebServer:
         self.guarded: dict[str, str] = {}  # path -> user:password
         self.cut: set[str] = set()  # half of the file is sent, then the connection is closed
         self.silent: set[str] = set()  # the head is sent, then nothing
+        self.ranges = True
         self.requests: list[tuple[str, str]] = []  # method, path with the query
         self.ended = threading.Event()
 
@@ -38,12 +40,25 @@ class WebServer:
         if path in self.statuses or path not in self.files:
             return request.send_error(self.statuses.get(path, 404))
         body = self.files[path]
-        request.send_response(200)
+        wanted_range = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range", ""))
+        if self.ranges and wanted_range is not None:
+            first, last = int(wanted_range[1]), min(int(wanted_range[2]), len(body) - 1)
+            request.send_response(206)
+            request.send_header("Content-Range", f"bytes {first}-{last}/{len(body)}")
+            body = body[first : last + 1]
+        else:
+            request.send_response(200)
+        if path.endswith("/"):
+            request.send_header("Content-Type", "text/html")
         request.send_header("Content-Length", str(len(body)))
+        request.send_header("ETag", '"1"')
+        request.send_header("Last-Modified", "Mon, 23 Nov 2026 20:00:00 GMT")
         request.end_headers()
         request.wfile.flush()
         if path in self.silent:
             self.ended.wait(30)
+        if request.command == "HEAD":
+            return None
         request.wfile.write(body[: len(body) // 2] if path in self.cut else body)
         request.close_connection = True
         return None
