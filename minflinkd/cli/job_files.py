@@ -27,7 +27,6 @@ AT_ONCE = 4  # artifacts
 
 JobFile = Path | Place
 
-
 _LOCAL = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -52,7 +51,7 @@ async def read_job(file: JobFile) -> JobDocument:
     if isinstance(file, Path):
         return read_job_file(file)
     assert not isinstance(file.file, Path)
-    with tempfile.TemporaryDirectory(prefix="minflinkd-job-") as directory:
+    with tempfile.TemporaryDirectory(prefix="minflinkd-job-", ignore_cleanup_errors=True) as directory:
         fetched = Path(directory, "job.json" if file.file.name.endswith(".json") else "job.yaml")
         await fetch(file, fetched, largest=LARGEST_JOB_FILE)
         return replace(read_job_file(fetched), base=file.file)
@@ -72,7 +71,7 @@ async def with_artifacts(document: JobDocument, tell: Callable[[str], None]) -> 
         return
     if remote := [str(place) for place in places.values() if not isinstance(place.file, Path)]:
         tell(f"Fetching {', '.join(remote)}")
-    with tempfile.TemporaryDirectory(prefix="minflinkd-artifacts-") as directory:
+    with tempfile.TemporaryDirectory(prefix="minflinkd-artifacts-", ignore_cleanup_errors=True) as directory:
 
         async def one(numbered: tuple[int, str]) -> tuple[str, Path | MinflinkError]:
             number, path = numbered

@@ -58,7 +58,7 @@ class Url:
     @property
     def is_local(self) -> bool:
         """Whether it names a file of this machine."""
-        return self.schemes[-1] in _LOCAL or (not self.schemes[-1] and "/" in self.text.rpartition(_CHAIN)[2])
+        return self.schemes[-1] in _LOCAL
 
     @property
     def name(self) -> str:
@@ -119,7 +119,7 @@ def place_of(text: str, base: Path | Url = Path()) -> Place:
     digest = None if fragment is None else _digest(fragment, body)
     if not is_url(body):
         return Place(base.beside(body) if isinstance(base, Url) else base / body, digest)
-    url = Url(body)
+    url = Url(_with_archive(body, base))
     if isinstance(base, Url) and url.is_local and not base.is_local:
         raise InvalidUrl(
             f"a job file at a URL names {url}, a file of this machine", hint="a path relative to the job file, or a URL"
@@ -134,6 +134,15 @@ def _split(text: str) -> tuple[str, str | None]:
         return body, fragment if separator else None
     match = _PATH_WITH_HASH.fullmatch(text)
     return (text, None) if match is None else (match[1], match[2])
+
+
+def _with_archive(url: str, base: Path | Url) -> str:
+    """Return the URL with the whole place of its archive, which may be a path: `zip://x.py::release.zip`."""
+    inner, chain, archive = url.rpartition(_CHAIN)
+    if not chain or _SCHEME.match(archive):
+        return url
+    where = base.beside(archive).text if isinstance(base, Url) else f"file://{(base / archive).absolute()}"
+    return f"{inner}{chain}{where}"
 
 
 def _digest(fragment: str, body: str) -> Digest:

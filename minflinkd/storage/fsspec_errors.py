@@ -34,14 +34,22 @@ _PACKAGES: Final = {  # modules that pip knows by another name
 _COMMON: Final = ("https", "s3", "gs", "abfs", "hdfs", "sftp", "ftp", "smb", "webdav", "github")
 _NO_PERMISSION: Final = frozenset(
     {
-        "AuthenticationException",
-        "BadHostKeyException",
-        "ClientAuthenticationError",
-        "GoogleAuthError",
-        "NoCredentialsError",
+        "azure.ClientAuthenticationError",
+        "botocore.NoCredentialsError",
+        "google.GoogleAuthError",
+        "paramiko.AuthenticationException",
+        "paramiko.BadHostKeyException",
     }
 )
-_TRANSIENT: Final = frozenset({"ClientError", "SSHException", "FSTimeoutError", "ConnectionError", "HTTPClientError"})
+_TRANSIENT: Final = frozenset(
+    {
+        "aiohttp.ClientError",
+        "botocore.ConnectionError",
+        "botocore.HTTPClientError",
+        "fsspec.FSTimeoutError",
+        "paramiko.SSHException",
+    }
+)
 
 
 class Kind(Enum):
@@ -55,14 +63,14 @@ class Kind(Enum):
 
 
 def kind_of(error: BaseException) -> Kind:
-    names = {kind.__name__ for kind in type(error).__mro__}
+    names = _names(error)
     status = _status(error)
     if isinstance(error, ImportError):
         return Kind.MISSING_PACKAGE
     if isinstance(error, ValueError) and "rotocol not known" in str(error):
         return Kind.UNKNOWN_SCHEME
-    if isinstance(error, FileNotFoundError) and error.__cause__ is not None:
-        return kind_of(error.__cause__)  # fsspec's HTTP says "not found" even if the server does not answer
+    if (hidden := _hidden(error)) is not None:
+        return kind_of(hidden)
     if isinstance(error, FileNotFoundError | NotADirectoryError | KeyError) or status in (404, 410):
         return Kind.NOT_FOUND
     if isinstance(error, IsADirectoryError):
@@ -78,8 +86,8 @@ def kind_of(error: BaseException) -> Kind:
 
 def reason(url: str, error: BaseException) -> str:
     """Return the error's own words, in a line, without what might be a credential of the URL."""
-    if isinstance(error, FileNotFoundError) and error.__cause__ is not None:
-        return reason(url, error.__cause__)
+    if (hidden := _hidden(error)) is not None:
+        return reason(url, hidden)
     if status := _status(error):
         return f"{status} {without_credentials(str(getattr(error, 'message', '')))}".strip()
     words = str(error).replace(url, without_credentials(url)).strip().partition("\n")[0]
@@ -115,6 +123,17 @@ def install(schemes: Sequence[str], error: ImportError) -> str:
         classes = [str(known_implementations[scheme]["class"]) for scheme in schemes if scheme in known_implementations]
         missing = next((name.partition(".")[0] for name in classes if not name.startswith("fsspec.")), "")
     return f"pip install {_PACKAGES.get(missing, missing)}" if missing else without_credentials(str(error))
+
+
+def _hidden(error: BaseException) -> BaseException | None:
+    """Return what fsspec's HTTP reports as a file that is not there, such as a server that does not answer."""
+    cause = error.__cause__ if isinstance(error, FileNotFoundError) else None
+    return cause if cause is not None and "aiohttp.ClientError" in _names(cause) else None
+
+
+def _names(error: BaseException | None) -> set[str]:
+    """Return the classes of an error, each with the package that it comes from."""
+    return {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
 
 
 def _missing(error: BaseException) -> str:

@@ -55,6 +55,12 @@ def test_a_job_file_at_a_url_names_nothing_on_this_machine(path: str, told: str)
         place_of(path, Url("https://host/a/job.yaml"))
 
 
+def test_an_archive_is_beside_the_job_file_too() -> None:
+    path = "zip://lib/x.py::release.zip"
+    assert place_of(path, Url("https://host/a/job.yaml")).file == Url("zip://lib/x.py::https://host/a/release.zip")
+    assert place_of(path, Path("/jobs")).file == Url("zip://lib/x.py::file:///jobs/release.zip")
+
+
 def test_a_hash_belongs_to_a_url_or_a_path() -> None:
     assert place_of(f"https://host/x.whl#sha256={SHA256.upper()}").digest == Digest("sha256", SHA256)
     place = place_of(f"lib/x#1.py#sha256={SHA256}", Path("/jobs"))
