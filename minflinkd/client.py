@@ -31,6 +31,7 @@ from minflinkd.cli.submission import submit_document
 from minflinkd.cli.watch import follow
 from minflinkd.jobgraph import api
 from minflinkd.jobgraph.document import JobDocument
+from minflinkd.jobgraph.places import Url, is_url
 from minflinkd.rest.schemas import JobInfo, Submitted
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
@@ -100,7 +101,7 @@ class Job(api.Job):
 
     `url` is the daemon's; by default $MINFLINKD_URL, or this machine's daemon.
 
-    `base` is the directory to which paths of artifacts are relative; by default the current one.
+    `base` is the directory to which paths of artifacts are relative, by default the current one; a URL ends in `/`.
     """
 
     def dry_run(self, *, url: str | None = None, base: Path | str | None = None) -> None:
@@ -130,10 +131,16 @@ class Job(api.Job):
         return job
 
     def _submit(self, url: str | None, base: Path | str | None, *, dry_run: bool) -> Submitted:
-        document = JobDocument(self.document(), base=Path(base or ".").absolute())
+        document = JobDocument(self.document(), base=_base(base))
         return _carried_out(
             _url(url), lambda client: submit_document(client, document, dry_run=dry_run, tell=lambda _: None)
         )
+
+
+def _base(given: Path | str | None) -> Path | Url:
+    if isinstance(given, str) and is_url(given):
+        return Url(given)
+    return Path(given or ".").absolute()
 
 
 def _url(given: str | None) -> str:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import psutil
 
 from minflinkd.cli.client import Client
+from minflinkd.cli.job_files import JobFile
 from minflinkd.cli.submission import submit
 from minflinkd.rest.schemas import JobInfo, TaskManager
 from minflinkd.runtime.errors import MinflinkError
@@ -140,7 +141,7 @@ class Cluster:
 
     # --- jobs ---
 
-    async def submit(self, file: Path, **params: Any) -> str:
+    async def submit(self, file: JobFile, **params: Any) -> str:
         job_id = (await submit(self.client, file, params=params, tell=lambda _: None)).jobid
         self.jobs.append(job_id)
         return job_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Iterable
@@ -11,18 +12,21 @@ from typing import TYPE_CHECKING
 import click
 
 from minflinkd.cli.check_config import parse_overrides
-from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.exits import ExitCode, Failure, of_error
+from minflinkd.cli.job_files import JobFile, job_file_argument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from minflinkd.jobgraph.document import JobDocument
     from minflinkd.jobgraph.faults import GraphFault
+    from minflinkd.runtime.errors import ErrorInfo
 
 FAULTS = 1  # the exit code
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@job_file_argument
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set or replace one of the params.")
 @click.option(
     "--spark/--no-spark",
@@ -43,7 +47,7 @@ FAULTS = 1  # the exit code
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def check(
-    file: Path,
+    file: JobFile,
     params: tuple[str, ...],
     spark: bool,
     config: Path | None,
@@ -53,55 +57,74 @@ def check(
 ) -> None:
     """Check the job in FILE without a daemon: report every fault that `minflinkd run --dry-run` would, with its line.
 
+    FILE is a path or a URL, as for `minflinkd run`. Artifacts at URLs are fetched, and hashes are compared.
+
     This starts a Spark session and ends it again, which takes about ten seconds on an idle machine. As at a submission,
     sources are looked at and the job's functions are called, but no query is started and no row is written. --no-spark
     needs neither Spark nor Java, and does not find what only Spark can find (SQL, columns, paths).
 
     \b
     Exit codes: 0 no faults; 1 faults, each on a line of stderr (with --json on stdout); 2 a wrong command line or
-    configuration; 6 the job could not be checked (no Java, no memory for a session).
+    configuration, or FILE cannot be read; 3 the server of FILE does not answer; 6 the job could not be checked (no
+    Java, no memory for a session).
 
     \b
     Examples:
       minflinkd check job.yaml
       minflinkd check job.yaml -p minutes=30 --json | jq -r '.faults[].problem'
       minflinkd check job.yaml --no-spark
+      minflinkd check https://host/releases/7/job.yaml
       for job in jobs/*.yaml; do minflinkd check "$job" || exit 1; done
     """
+    from minflinkd.cli.job_files import read_job
     from minflinkd.cli.run import params_of
+    from minflinkd.jobgraph.faults import InvalidJobGraph
     from minflinkd.runtime.errors import MinflinkError
 
     began = time.monotonic()
     values, settings = params_of(params), parse_overrides(overrides)
     try:
-        faults = _by_spark(file, values, config, settings, timeout) if spark else _by_the_file(file, values)
-    except (MinflinkError, OSError) as error:
-        raise _not_checked(file, values, error, as_json=as_json) from error
+        document = asyncio.run(read_job(file)).with_params(values)
+        try:
+            faults = _by_spark(document, config, settings, timeout) if spark else asyncio.run(_by_the_file(document))
+        except (MinflinkError, OSError) as error:
+            raise _not_checked(file, document, error, as_json=as_json) from error
+    except InvalidJobGraph as error:  # the text is no YAML
+        faults = error.faults
+    except MinflinkError as error:  # the file at a URL cannot be read
+        raise _failure(error.info(), (str(error),), of_error(error), as_json=as_json) from error
     _print(file, faults, spark=spark, seconds=time.monotonic() - began, as_json=as_json)
     if faults:
         raise SystemExit(FAULTS)
 
 
-def _by_the_file(file: Path, params: Mapping[str, object]) -> tuple[GraphFault, ...]:
-    from minflinkd.jobgraph.document import read_job_file
+async def _by_the_file(document: JobDocument) -> tuple[GraphFault, ...]:
+    from minflinkd.cli.job_files import with_artifacts
+
+    async with with_artifacts(document, lambda _: None) as complete:
+        return _faults_of(complete)
+
+
+def _faults_of(document: JobDocument) -> tuple[GraphFault, ...]:
     from minflinkd.jobgraph.faults import InvalidJobGraph
 
     try:
-        read_job_file(file).with_params(params).job()
+        document.job()
     except InvalidJobGraph as error:
-        return tuple(error.faults)
+        return error.faults
     return ()
 
 
 def _by_spark(
-    file: Path, params: Mapping[str, object], config: Path | None, overrides: Mapping[str, str], timeout: float
+    document: JobDocument, config: Path | None, overrides: Mapping[str, str], timeout: float
 ) -> tuple[GraphFault, ...]:
     import stamina
 
     from minflinkd.cli.private_daemon import private_daemon, until_told_to_end
-    from minflinkd.cli.submission import RefusedJob, submit
+    from minflinkd.cli.submission import submit_document
     from minflinkd.config import ConfigError
     from minflinkd.config.load import configuration_file
+    from minflinkd.jobgraph.faults import InvalidJobGraph
     from minflinkd.runtime.log import warnings_only
 
     stamina.instrumentation.set_on_retry_hooks([])
@@ -110,8 +133,8 @@ def _by_spark(
         found = config or configuration_file(os.environ)
         async with private_daemon(found, overrides, start_timeout=timeout) as client:
             try:
-                await submit(client, file, params=params, dry_run=True, tell=lambda _: None)
-            except RefusedJob as error:
+                await submit_document(client, document, dry_run=True, tell=lambda _: None)
+            except InvalidJobGraph as error:
                 return error.faults
             return ()
 
@@ -124,25 +147,34 @@ def _by_spark(
         raise SystemExit(ExitCode.INTERRUPTED) from None
 
 
-def _not_checked(file: Path, params: Mapping[str, object], error: Exception, *, as_json: bool) -> Failure:
+def _not_checked(file: JobFile, document: JobDocument, error: Exception, *, as_json: bool) -> Failure:
     """Return the failure for a job that no Spark session has checked. Reports what the file alone shows."""
+    from minflinkd.runtime.errors import error_info
+
+    info, known = error_info(error), _lines(file, _faults_of(document))
+    if as_json:
+        told = (f"the job could not be checked: {info.message}", *known)
+    else:
+        told = (*known, f"The job could not be checked: {info}")
+    return _failure(info, told, ExitCode.DAEMON_FAILED, as_json=as_json)
+
+
+def _failure(info: ErrorInfo, told: tuple[str, ...], code: ExitCode, *, as_json: bool) -> Failure:
     import msgspec
 
     from minflinkd.cli.connection import JsonFailure
     from minflinkd.rest.schemas import ErrorAnswer
-    from minflinkd.runtime.errors import error_info
 
-    info, known = error_info(error), _lines(file, _by_the_file(file, params))
     if as_json:
-        errors = (f"the job could not be checked: {info.message}", *known)
         answer = ErrorAnswer(
-            errors=errors, code=info.code, consequence=info.consequence, kind=info.kind, hint=info.hint
+            errors=told, code=info.code, consequence=info.consequence, kind=info.kind, hint=info.hint
         )
-        return JsonFailure(msgspec.json.encode(answer).decode(), ExitCode.DAEMON_FAILED)
-    return Failure("\n".join([*known, f"The job could not be checked: {info}"]), ExitCode.DAEMON_FAILED)
+        return JsonFailure(msgspec.json.encode(answer).decode(), code)
+    return Failure("
+".join(told), code)
 
 
-def _print(file: Path, faults: tuple[GraphFault, ...], *, spark: bool, seconds: float, as_json: bool) -> None:
+def _print(file: JobFile, faults: tuple[GraphFault, ...], *, spark: bool, seconds: float, as_json: bool) -> None:
     if as_json:
         import msgspec
 
@@ -167,7 +199,7 @@ def _print(file: Path, faults: tuple[GraphFault, ...], *, spark: bool, seconds: 
         click.echo(f"{file} has no faults ({looked}).")
 
 
-def _lines(file: Path, faults: Iterable[GraphFault]) -> list[str]:
+def _lines(file: JobFile, faults: Iterable[GraphFault]) -> list[str]:
     from minflinkd.cli.submission import fault_lines
 
     return fault_lines(file, faults)

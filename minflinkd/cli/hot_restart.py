@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,7 @@ import click
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode, Failure
 from minflinkd.cli.find import find_job
+from minflinkd.cli.job_files import JobFile, job_file_argument
 from minflinkd.cli.run import params_of, refusal
 from minflinkd.cli.text import ON_TRIAL, print_json
 from minflinkd.rest.schemas import HotRestartInfo, SettingDiff, VersionDiff
@@ -31,7 +31,7 @@ _wait_trial = click.option(
 
 @click.command("hot-restart")
 @click.argument("job")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@job_file_argument
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set or replace one of the params.")
 @click.option("--dry-run", is_flag=True, help="Only check the new version, and show what changes.")
 @click.option("--yes", is_flag=True, help="Do not ask whether to go on.")
@@ -51,7 +51,7 @@ _wait_trial = click.option(
 def hot_restart(
     connection: Connection,
     job: str,
-    file: Path,
+    file: JobFile,
     params: tuple[str, ...],
     dry_run: bool,
     yes: bool,
@@ -64,6 +64,8 @@ def hot_restart(
 ) -> None:
     """Replace the running JOB with the version in FILE. It continues from the job's state, in the same warm sessions.
 
+    FILE is a path or a URL, as for `minflinkd run`.
+
     The new version is checked before anything stops. If it does not come up, the old version runs again from the
     checkpoint that it stopped with. If the job has no input, the new version is on trial until it has some; the command
     waits for that only with --wait-trial.
@@ -75,6 +77,7 @@ def hot_restart(
     \b
     Examples:
       minflinkd hot-restart carrier-delays job.yaml
+      minflinkd hot-restart carrier-delays https://host/releases/7/job.yaml
       minflinkd hot-restart carrier-delays job.yaml --yes -p minutes=30
       minflinkd hot-restart carrier-delays job.yaml --dry-run --json | jq .changes
       minflinkd hot-restart carrier-delays job.yaml --yes --wait-trial

@@ -11,6 +11,7 @@ import click
 
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.job_files import JobFile, job_file_argument
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
@@ -19,12 +20,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@job_file_argument
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set or replace one of the params.")
 @click.option("--name", help="The job's name, instead of the one in the file.")
 @click.option("--wait/--detach", default=False, help="Show the job until it has ended, or return when it is accepted.")
 @click.option("--dry-run", is_flag=True, help="Only check the job: its file, graph, and (with Spark) SQL and schemas.")
-@click.option("--from-savepoint", metavar="PATH", help="Start from this savepoint, or from a checkpoint of any job.")
+@click.option(
+    "--from-savepoint",
+    metavar="PATH",
+    help="Start from this savepoint, or from a checkpoint of any job; a path or a URL.",
+)
 @click.option(
     "--claim",
     is_flag=True,
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
 @connection_options
 def run(
     connection: Connection,
-    file: Path,
+    file: JobFile,
     params: tuple[str, ...],
     name: str | None,
     wait: bool,
@@ -46,6 +51,9 @@ def run(
     allow_changed_state: bool,
 ) -> None:
     """Check the job in FILE, upload its artifacts and submit it.
+
+    FILE is a path, or any URL that fsspec opens, with #sha256=... if its content must have that hash. Artifacts of a
+    job file at a URL are relative to that URL. They are fetched by this command, not by the daemon.
 
     Every fault is reported with its line. A refused job leaves nothing behind. If a param's VALUE looks like a number,
     true or false, it is one; everything else is text.
@@ -60,6 +68,9 @@ def run(
       minflinkd run job.yaml --wait -p minutes=30
       minflinkd run job.yaml --dry-run
       minflinkd run job.yaml --json | jq -r .jobid
+      minflinkd run s3://releases/clicks/1.4/job.yaml
+      minflinkd run https://host/job.yaml#sha256=9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+      minflinkd run zip://job.yaml::https://host/release.zip
       minflinkd run job.yaml --from-savepoint /savepoints/savepoint-3fa9c2-0d41ffac9e12
     """
     from minflinkd.cli.submission import RefusedJob, in_options, submit

@@ -1,4 +1,7 @@
-"""From a job file to an accepted job: read, check, upload artifacts, submit. A refused job leaves nothing behind."""
+"""From a job file to an accepted job: read, fetch, check, upload artifacts, submit.
+
+A refused job leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ import msgspec
 
 from minflinkd.blob.client import BlobClient
 from minflinkd.cli.client import Client, Refused
+from minflinkd.cli.job_files import JobFile, read_job, with_artifacts
 from minflinkd.cli.progress import upload_bars
-from minflinkd.jobgraph.document import JobDocument, read_job_file
+from minflinkd.jobgraph.document import JobDocument
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
 from minflinkd.jobgraph.model import Artifact, JobGraph, encode
 from minflinkd.rest.schemas import RestartAccepted, Submitted
@@ -27,7 +31,7 @@ class RefusedJob(MinflinkError):
     code = InvalidJobGraph.code
     consequence = InvalidJobGraph.consequence
 
-    def __init__(self, file: Path, faults: Iterable[GraphFault], outcome: str = "nothing was started") -> None:
+    def __init__(self, file: JobFile, faults: Iterable[GraphFault], outcome: str = "nothing was started") -> None:
         self.file = file
         self.faults = tuple(faults)
         count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
@@ -37,7 +41,7 @@ class RefusedJob(MinflinkError):
         return fault_lines(self.file, self.faults)
 
 
-def fault_lines(file: Path, faults: Iterable[GraphFault]) -> list[str]:
+def fault_lines(file: JobFile, faults: Iterable[GraphFault]) -> list[str]:
     """Format faults, with their tracebacks.
 
     E.g. `job.yaml:12: vertices.out.inputs[0]: there is no vertex delay (did you mean delays?)`.
@@ -65,21 +69,9 @@ def in_options(error: RefusedJob) -> RefusedJob:
     return RefusedJob(error.file, map(said, error.faults))
 
 
-def read_job(
-    file: Path, params: Mapping[str, Any], name: str | None, restore: Mapping[str, Any] | None = None
-) -> tuple[JobDocument, JobGraph]:
-    """Return the job that a file describes, with params, name and restore replaced. Raises RefusedJob."""
-    try:
-        document = read_job_file(file).with_params(params).with_restore(restore)
-        graph = document.job()
-    except InvalidJobGraph as error:
-        raise RefusedJob(file, error.faults) from error
-    return document, graph if name is None else msgspec.structs.replace(graph, name=name)
-
-
 async def submit(
     client: Client,
-    file: Path,
+    file: JobFile,
     *,
     params: Mapping[str, Any],
     name: str | None = None,
@@ -89,11 +81,12 @@ async def submit(
 ) -> Submitted:
     """Submit a job file. Returns when the job is accepted and stored. `tell` is told about the progress.
 
-    Raises RefusedJob, Refused, DaemonUnreachable and the BlobClient's errors. After all of them except
-    DaemonUnreachable nothing of the job is left on the server. The job's id is new, so nobody else's blobs are deleted.
+    Raises RefusedJob, Refused, DaemonUnreachable, the BlobClient's errors, and those of `fetching.fetch` for the job
+    file itself. After all of them except DaemonUnreachable nothing of the job is left on the server. The job's id is
+    new, so nobody else's blobs are deleted.
     """
     try:
-        document = read_job_file(file).with_params(params).with_restore(restore)
+        document = (await read_job(file)).with_params(params).with_restore(restore)
         return await submit_document(client, document, name=name, dry_run=dry_run, tell=tell)
     except InvalidJobGraph as error:
         raise RefusedJob(file, error.faults) from error
@@ -109,25 +102,26 @@ async def submit_document(
 ) -> Submitted:
     """Like `submit`, but the job need not be a file. Raises InvalidJobGraph with all faults instead of RefusedJob."""
     job_id = IdSource().job()
-    try:
-        graph = document.job()
-    except InvalidJobGraph as error:
-        raise InvalidJobGraph((*error.faults, *await _more_faults(client, job_id, document, error))) from error
-    graph = graph if name is None else msgspec.structs.replace(graph, name=name)
-    here = [artifact for artifact in graph.artifacts if artifact.key is None and artifact.path is not None]
-    async with await client.blob_server() as blobs:
+    async with with_artifacts(document, tell) as complete:
         try:
-            graph = await _uploaded_or_deleted(blobs, job_id, graph, here, document.base or Path(), tell)
-            return await client.submit(job_id, encode(graph), dry_run=dry_run)
-        except Refused as error:
-            if error.answer.kind is not Kind.STOPPING:  # otherwise the daemon deletes them, and may no longer answer
-                await _delete(blobs, job_id, here)
-            if error.answer.faults:
-                raise InvalidJobGraph(document.locate(_graph_faults(error))) from error
-            raise
-        finally:
-            if dry_run:
-                await _delete(blobs, job_id, here)
+            graph = complete.job()
+        except InvalidJobGraph as error:
+            raise InvalidJobGraph((*error.faults, *await _more_faults(client, job_id, document, error))) from error
+        graph = graph if name is None else msgspec.structs.replace(graph, name=name)
+        files = _files(complete, graph)
+        async with await client.blob_server() as blobs:
+            try:
+                graph = await _uploaded_or_deleted(blobs, job_id, graph, files, tell)
+                return await client.submit(job_id, encode(graph), dry_run=dry_run)
+            except Refused as error:
+                if error.answer.kind is not Kind.STOPPING:  # otherwise the daemon deletes them, and may not answer
+                    await _delete(blobs, job_id, files)
+                if error.answer.faults:
+                    raise InvalidJobGraph(document.locate(_graph_faults(error))) from error
+                raise
+            finally:
+                if dry_run:
+                    await _delete(blobs, job_id, files)
 
 
 async def _more_faults(
@@ -135,7 +129,7 @@ async def _more_faults(
 ) -> tuple[GraphFault, ...]:
     """Return what Spark finds in the valid part of a faulty job (J4: all faults at once); nothing without a daemon."""
     try:
-        await client.submit(job_id, msgspec.json.encode(document.value), dry_run=True)
+        await client.submit(job_id, msgspec.json.encode(document.shown()), dry_run=True)
     except Refused as error:
         paths = {fault.path for fault in known.faults}
         found = document.locate(_graph_faults(error))
@@ -148,7 +142,7 @@ async def _more_faults(
 async def restart(
     client: Client,
     job_id: str,
-    file: Path,
+    file: JobFile,
     *,
     params: Mapping[str, Any],
     options: Mapping[str, str],
@@ -159,10 +153,14 @@ async def restart(
     `options` are the request's. Artifacts that the server already has are not sent again. The artifacts of a refused
     version are left to the server's cleanup, since they are stored among the job's own. Raises what `submit` raises.
     """
-    document, graph = read_job(file, params, None)
-    here = [artifact for artifact in graph.artifacts if artifact.key is None and artifact.path is not None]
-    async with await client.blob_server() as blobs:
-        graph = await with_uploads(blobs, JobId(job_id), graph, here, file.parent, tell)
+    try:
+        document = (await read_job(file)).with_params(params)
+        async with with_artifacts(document, tell) as complete:
+            graph = complete.job()
+            async with await client.blob_server() as blobs:
+                graph = await with_uploads(blobs, JobId(job_id), graph, _files(complete, graph), tell)
+    except InvalidJobGraph as error:
+        raise RefusedJob(file, error.faults) from error
     try:
         return await client.hot_restart(job_id, encode(graph), options)
     except Refused as error:
@@ -175,30 +173,23 @@ async def _uploaded_or_deleted(
     blobs: BlobClient,
     job_id: JobId,
     graph: JobGraph,
-    here: list[Artifact],
-    directory: Path,
+    files: Mapping[str, Path],
     tell: Callable[[str], None],
 ) -> JobGraph:
     try:
-        return await with_uploads(blobs, job_id, graph, here, directory, tell)
+        return await with_uploads(blobs, job_id, graph, files, tell)
     except MinflinkError:
-        await _delete(blobs, job_id, here)
+        await _delete(blobs, job_id, files)
         raise
 
 
 async def with_uploads(
-    blobs: BlobClient,
-    job_id: JobId,
-    graph: JobGraph,
-    here: list[Artifact],
-    directory: Path,
-    tell: Callable[[str], None],
+    blobs: BlobClient, job_id: JobId, graph: JobGraph, files: Mapping[str, Path], tell: Callable[[str], None]
 ) -> JobGraph:
-    """Upload the artifacts as one set (B6), and return the graph with their keys."""
-    if not here:
+    """Upload the artifacts, `files` by name, as one set (B6). Returns the graph with their keys."""
+    if not files:
         return graph
-    tell(f"Uploading {', '.join(artifact.name for artifact in here)}")
-    files = {artifact.name: directory / artifact.path for artifact in here if artifact.path is not None}
+    tell(f"Uploading {', '.join(files)}")
     with upload_bars(files) as progress:
         stored = {ref.name: ref for ref in await blobs.upload_all(job_id, files, progress=progress)}
     artifacts = tuple(
@@ -210,7 +201,13 @@ async def with_uploads(
     return msgspec.structs.replace(graph, artifacts=artifacts)
 
 
-async def _delete(blobs: BlobClient, job_id: JobId, uploaded: list[Artifact]) -> None:
+def _files(document: JobDocument, graph: JobGraph) -> dict[str, Path]:
+    """Return the artifacts that are to be uploaded, by name."""
+    artifacts = [(artifact.name, artifact.path) for artifact in graph.artifacts if artifact.key is None]
+    return {name: document.artifact_file(path) for name, path in artifacts if path is not None}
+
+
+async def _delete(blobs: BlobClient, job_id: JobId, uploaded: Mapping[str, Path]) -> None:
     """Delete uploaded artifacts. If that fails, the server's cleanup finds that no job refers to them (B16)."""
     if uploaded:
         try:

@@ -16,6 +16,7 @@ from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.supervision import TaskOwner
+from minflinkd.storage.interface import NotSupported
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
 
@@ -91,8 +92,14 @@ class SavepointRequests:
         return partial(master.savepoints.stop if request.stop else master.savepoints.take, directory)
 
     def _place(self, wanted: str) -> Location:
-        """Raises UnknownScheme, InvalidPath."""
-        return self._storages.at(wanted or self._directory())
+        """Raises UnknownScheme, InvalidPath, NotSupported."""
+        place = self._storages.at(wanted or self._directory())
+        if place.storage.read_only:
+            raise NotSupported(
+                f"{place.uri}: storages of {place.scheme}:// are only read",
+                hint="a storage that `minflinkd plugins` lists",
+            )
+        return place
 
     async def _status(self, request: j.GetSavepoint) -> j.OperationStatus:
         return self._operations.status((request.job_id, request.trigger_id))

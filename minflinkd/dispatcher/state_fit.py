@@ -265,6 +265,9 @@ class RestoreCheck:
 
     def _claim(self, restore: Restore, found: External) -> tuple[GraphFault, ...]:
         owner = found.checkpoint.job_id
+        if restore.mode is RestoreMode.CLAIM and found.root.storage.read_only:
+            problem = f"{found.root.scheme}:// is only read, so the job could never delete what it claims"
+            return (GraphFault(path="restore.mode", problem=problem, hint="no-claim"),)
         if restore.mode is not RestoreMode.CLAIM or found.checkpoint.self_contained or not self.runs(owner):
             return ()
         problem = f"the checkpoint belongs to job {owner}, which runs, and would be deleted"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from minflinkd.jobgraph.model import JobGraph, encode
+from minflinkd.jobgraph.places import file_name
 from minflinkd.jobgraph.validation import parse_job
 
 Options = Mapping[str, str | int | float | bool]
@@ -127,8 +128,8 @@ class Job:
         return Stream(self, id)
 
     def artifact(self, path: str | Path) -> None:
-        """Add a file of user code (.py, .zip, .whl). It is uploaded with the job."""
-        self._artifacts.append({"name": Path(path).name, "path": str(path)})
+        """Add a file of user code (.py, .zip, .whl), by its path or a URL. It is uploaded with the job."""
+        self._artifacts.append({"name": file_name(str(path)), "path": str(path)})
 
     def document(self) -> dict[str, Any]:
         """Return the job in the form that it has in a job file."""

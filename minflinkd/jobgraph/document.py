@@ -17,8 +17,11 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from minflinkd.jobgraph.faults import DOCUMENT, GraphFault, InvalidJobGraph, at, located, show
 from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobgraph.places import Url, place_of
 from minflinkd.jobgraph.validation import parse_job
+from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import is_vertex_id
+from minflinkd.runtime.secrets import without_credentials
 
 _TAG = "tag:yaml.org,2002:"
 _LARGEST = 100_000  # values in one file; aliases count as often as they are used
@@ -31,7 +34,10 @@ class JobDocument:
     value: Any
     positions: Mapping[str, int] = field(default_factory=dict)
     duplicates: tuple[GraphFault, ...] = ()  # keys that occur twice, which JSON values cannot show
-    base: Path | None = None  # the directory that artifact paths are relative to
+    base: Path | Url | None = None  # the directory that artifact paths are relative to, or the job file's URL
+    fetched: Mapping[str, Path | MinflinkError] = field(
+        default_factory=dict
+    )  # by an artifact's path; else as `base` says
 
     def with_params(self, params: Mapping[str, Any]) -> JobDocument:
         """Return the document with some params set or replaced, as `minflinkd run -p minutes=5` does."""
@@ -51,12 +57,23 @@ class JobDocument:
         """Return the job that the file describes. Raises InvalidJobGraph with every fault."""
         faults, sound = list(self.duplicates), None
         try:
-            graph = parse_job(self.value, self.positions, base=self.base)
+            graph = parse_job(self.value, self.positions, base=self.base, fetched=self.fetched)
         except InvalidJobGraph as error:
             faults, sound = [*faults, *error.faults], error.sound
         if faults:
             raise InvalidJobGraph(faults, sound)
         return graph
+
+    def artifact_file(self, path: str) -> Path:
+        """Return the file of an artifact of `job()`."""
+        found = self.fetched.get(path) or place_of(path, self.base or Path()).file
+        assert isinstance(found, Path)
+        return found
+
+    def shown(self) -> Any:
+        """Return the value without the credentials of artifacts' URLs, for somebody who does not fetch them."""
+        artifacts = self.value.get("artifacts") if isinstance(self.value, Mapping) else None
+        return self.value if artifacts is None else {**self.value, "artifacts": _without_credentials(artifacts)}
 
     def locate(self, faults: Iterable[GraphFault]) -> tuple[GraphFault, ...]:
         """Return faults that were found elsewhere, such as by Spark, with their lines in this file."""
@@ -169,6 +186,14 @@ class _Plain:
 
     def _fault(self, path: str, line: int, problem: str, hint: str) -> None:
         self.faults.append(GraphFault(path=path, problem=problem, hint=hint, line=line))
+
+
+def _without_credentials(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_credentials(value)
+    if isinstance(value, Mapping):
+        return {key: _without_credentials(entry) for key, entry in value.items()}
+    return [_without_credentials(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def _not_a_number(text: str) -> NoReturn:

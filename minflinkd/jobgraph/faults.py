@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.secrets import without_credentials
 
 if TYPE_CHECKING:
     from minflinkd.jobgraph.model import JobGraph
@@ -60,8 +61,8 @@ class Faults:
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], GraphFault] = {}
 
-    def add(self, path: str, problem: str, hint: str = "") -> None:
-        self._found.setdefault((path, problem), GraphFault(path=path, problem=problem, hint=hint))
+    def add(self, path: str, problem: str, hint: str = "", code: str | None = None) -> None:
+        self._found.setdefault((path, problem), GraphFault(path=path, problem=problem, hint=hint, code=code))
 
     def touch(self, path: str) -> bool:
         """Whether `path` or something below it is faulty, so that a rule does not complain about a consequence."""
@@ -111,6 +112,7 @@ def _line(path: str, positions: Mapping[str, int]) -> int | None:
 def show(value: object) -> str:
     """Return a wrong value as an error shows it: quoted, on one line, never long."""
     if isinstance(value, str):
+        value = without_credentials(value) if "://" in value else value
         quoted = ascii(value) if any(0xD800 <= ord(c) < 0xE000 for c in value[:_SHOWN]) else repr(value)
         text = f'"{quoted[1:-1]}"' if '"' not in value else quoted
     elif isinstance(value, Mapping):

@@ -10,14 +10,15 @@ import types
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
-from pathlib import PurePosixPath
 from typing import Annotated, Any, Final, NewType, TypeVar, get_args, get_origin
 
 import msgspec
 
 from minflinkd.jobgraph.faults import Faults, at, meant, nearest, show
 from minflinkd.jobgraph.model import Artifact, Input, RestartStrategy, Struct, Vertex
+from minflinkd.jobgraph.places import file_name
 from minflinkd.runtime.ids import VertexId, is_vertex_id
+from minflinkd.runtime.secrets import without_credentials
 from minflinkd.runtime.units import Duration, InvalidUnit
 
 T = TypeVar("T", bound=Struct)
@@ -42,7 +43,7 @@ def _artifact(value: object) -> object:
     if isinstance(value, str):
         value = {"path": value}
     if isinstance(value, Mapping) and "name" not in value and isinstance(value.get("path"), str):
-        return {**value, "name": PurePosixPath(value["path"]).name}
+        return {**value, "name": file_name(value["path"])}
     return value
 
 
@@ -114,7 +115,11 @@ class Reader:
 
     def _list(self, kind: Any, value: object, path: str) -> Any:
         if not isinstance(value, list | tuple):
-            self._faults.add(path, f"{show(value)} is not a list", f"[{value}]" if isinstance(value, str) else "")
+            self._faults.add(
+                path,
+                f"{show(value)} is not a list",
+                f"[{without_credentials(value)}]" if isinstance(value, str) else "",
+            )
             return WRONG
         read = [self.value(kind, entry, at(path, i)) for i, entry in enumerate(value)]
         return tuple(entry for entry in read if entry is not WRONG)

@@ -14,18 +14,27 @@ from msgspec import structs
 from minflinkd.jobgraph.chaining import check_exchanges
 from minflinkd.jobgraph.faults import DOCUMENT, Faults, at, show, vertex_path
 from minflinkd.jobgraph.model import JobGraph, Vertex
+from minflinkd.jobgraph.places import InvalidUrl, Url, place_of
 from minflinkd.jobgraph.reading import Reader
 from minflinkd.jobgraph.rules import check_job
 from minflinkd.jobgraph.topology import check_topology
+from minflinkd.runtime.errors import MinflinkError
 
 _DEEPEST = 64  # levels of nesting in a document
 
 
-def parse_job(document: object, positions: Mapping[str, int] | None = None, *, base: Path | None = None) -> JobGraph:
+def parse_job(
+    document: object,
+    positions: Mapping[str, int] | None = None,
+    *,
+    base: Path | Url | None = None,
+    fetched: Mapping[str, Path | MinflinkError] | None = None,
+) -> JobGraph:
     """Return the JobGraph that a document (plain JSON values) describes. Raises InvalidJobGraph, and nothing else.
 
-    `positions` gives the faults their lines in the job file. `base` is the directory of the job file. If it is given,
-    the artifacts must exist: the client checks that before it uploads them.
+    `positions` gives the faults their lines in the job file. `base` is the directory of the job file, or its URL. If it
+    is given, the artifacts must exist: the client checks that before it uploads them. `fetched` says for artifacts at
+    URLs, and for those with a hash, where their files are or why there are none.
     """
     faults = Faults()
     for path, problem in _not_json(document):
@@ -38,7 +47,7 @@ def parse_job(document: object, positions: Mapping[str, int] | None = None, *, b
         check_job(graph, faults)
         check_topology(graph, faults)
         if base is not None:
-            _check_files(graph, base, faults)
+            _check_files(graph, base, fetched or {}, faults)
         check_exchanges(graph, faults)
         faults.raise_if_any(positions, lambda: _sound_part(graph, faults))
         return graph
@@ -56,12 +65,22 @@ def _sound_part(graph: JobGraph, faults: Faults) -> JobGraph:
     return structs.replace(graph, vertices=tuple(sound.values()))
 
 
-def _check_files(graph: JobGraph, base: Path, faults: Faults) -> None:
+def _check_files(
+    graph: JobGraph, base: Path | Url, fetched: Mapping[str, Path | MinflinkError], faults: Faults
+) -> None:
     for i, artifact in enumerate(graph.artifacts):
-        if artifact.path is not None and artifact.key is None and not faults.touch(at("artifacts", i)):
-            file = base / artifact.path
-            if not file.is_file():
-                faults.add(at("artifacts", i), f"there is no file {file}", "paths are relative to the job file")
+        place = at("artifacts", i)
+        if artifact.path is None or artifact.key is not None or faults.touch(place):
+            continue
+        found = fetched.get(artifact.path)
+        try:
+            file = place_of(artifact.path, base).file
+        except InvalidUrl as error:
+            found = error
+        if isinstance(found, MinflinkError):
+            faults.add(place, found.message, found.hint, found.code)
+        elif isinstance(file, Path) and not file.is_file():
+            faults.add(place, f"there is no file {file}", "paths are relative to the job file")
 
 
 def _not_json(document: object) -> Iterator[tuple[str, str]]:

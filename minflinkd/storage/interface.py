@@ -163,6 +163,7 @@ class Storage(ABC):
     capabilities: Capabilities
     options_type: ClassVar[type[msgspec.Struct]] = NoOptions  # the constructor's options, each with a default
     attempts: Attempts = staticmethod(once)
+    read_only: bool = False  # everything that writes or deletes raises NotSupported
 
     def __init__(self, options: msgspec.Struct | None = None) -> None:
         """`options` is an `options_type`; None: the defaults."""

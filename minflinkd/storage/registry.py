@@ -12,7 +12,15 @@ import msgspec
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.storage.failures import Failures
-from minflinkd.storage.interface import Capabilities, InvalidPath, Storage, StorageError, StorageUnavailable
+from minflinkd.storage.fsspec_storage import FsspecStorage, missing_package
+from minflinkd.storage.interface import (
+    Capabilities,
+    InvalidPath,
+    NoOptions,
+    Storage,
+    StorageError,
+    StorageUnavailable,
+)
 from minflinkd.storage.location import Location
 from minflinkd.storage.masking import Mask, secrets_of
 from minflinkd.storage.options import CommonOptions, InvalidStorageOption, common, for_scheme, parse
@@ -78,6 +86,9 @@ class Storages:
         if scheme not in self._open:
             if self._closed:
                 raise StorageUnavailable(f"{scheme}: the storages of this process are closed", settled=True)
+            if scheme not in self._plugins:
+                self._open[scheme] = self._through_fsspec(scheme)
+                return self._open[scheme]
             storage, mine = self._load(scheme), self._plugins[scheme].value
             for name in storage.scheme:  # a class may claim schemes that belong to another
                 if name not in self._open and name in self._plugins and self._plugins[name].value == mine:
@@ -85,10 +96,6 @@ class Storages:
         return self._open[scheme]
 
     def _load(self, scheme: str) -> ResilientStorage:
-        if scheme not in self._plugins:
-            known = ", ".join(sorted({*self._plugins, *self._open}))
-            hint = _extra(scheme) if scheme in _EXTRAS else _NO_PACKAGE
-            raise UnknownScheme(f"no storage backend for {scheme}://; there are: {known}", hint=hint)
         if scheme in self._rivals:
             packages = ", ".join(self._rivals[scheme])
             raise UnknownScheme(f"several packages bring {scheme}://: {packages}", hint="uninstall all but one")
@@ -104,6 +111,19 @@ class Storages:
             failure.__cause__ = error
         raise Failures(scheme, self._mask).of(scheme, failure)
 
+    def _through_fsspec(self, scheme: str) -> ResilientStorage:
+        """Return a storage that can only be read. Raises UnknownScheme."""
+        missing = None if scheme in _EXTRAS else missing_package(scheme)
+        if missing is None:
+            known = ", ".join(sorted({*self._plugins, *self._open}))
+            hint = _extra(scheme) if scheme in _EXTRAS else _NO_PACKAGE
+            raise UnknownScheme(f"no storage backend for {scheme}://; there are: {known}", hint=hint)
+        if missing:
+            raise UnknownScheme(f"no storage backend for {scheme}://; fsspec can read it with a package", hint=missing)
+        every, own = common(for_scheme(self._options, scheme), scheme)
+        parse(NoOptions, own, scheme)
+        return ResilientStorage(FsspecStorage(scheme=scheme), every, self._mask)
+
     def _options_of(self, kind: type[Storage]) -> tuple[CommonOptions, msgspec.Struct]:
         name = kind.scheme[0]
         every, own = common(for_scheme(self._options, name), name)
@@ -112,6 +132,8 @@ class Storages:
     def _check_options(self) -> None:
         for scheme in sorted({key.partition(".")[0] for key in self._options}):
             if scheme not in self._plugins:
+                if missing_package(scheme) is not None and scheme not in _EXTRAS:
+                    continue  # checked at the first use
                 known = f"there are: {', '.join(sorted(self._plugins))}"
                 raise InvalidStorageOption(f"storage.{scheme}.*: no backend for {scheme}://", hint=known)
             try:

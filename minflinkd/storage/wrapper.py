@@ -12,6 +12,7 @@ class StorageWrapper(Storage):
         self.inner = inner
         self.scheme = inner.scheme
         self.capabilities = inner.capabilities
+        self.read_only = inner.read_only
 
     @property
     def attempts(self) -> Attempts:

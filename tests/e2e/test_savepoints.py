@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import aiohttp
 import pytest
 
 from minflinkd.cli.submission import RefusedJob
+from minflinkd.jobgraph.places import place_of
 from tests.cluster import Cluster, until
 from tests.e2e.command import minflinkd
 from tests.files import files_below
+from tests.web_server import web_server
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -112,6 +115,28 @@ async def test_a_stopped_job_goes_on_from_its_savepoint(
     await cluster.await_state(again, "FINISHED")
     assert result(tmp_path / "out") == truth
     assert (await minflinkd_inspect(path, "--verify"))[0] == 0, "no-claim: only read"
+
+
+async def test_a_job_file_with_its_code_and_its_savepoint_may_be_on_a_web_server(
+    cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
+) -> None:
+    """The command line fetches the job; the daemon and the TaskManager read the savepoint (C25)."""
+    job = windows_job(tmp_path, 6)
+    job_id = await cluster.submit(job.write("out", mode="streaming", checkpointing={"interval": "1 h"}))
+    await processed(cluster, job_id, 6)
+    code, out, err = await minflinkd(cluster, "stop", job_id, str(tmp_path / "savepoints"))
+    assert code == 0, err
+    savepoint = Path(out.strip().removeprefix("file://"))
+    job.write_events(6, FILES - 6)
+    with web_server() as web:
+        release = job.write("out", restore={"path": f"{web.url}/{savepoint.name}"}).parent
+        web.files = {f"/{d.name}/{file.name}": file.read_bytes() for d in (savepoint, release) for file in d.iterdir()}
+        shutil.rmtree(savepoint)
+        shutil.rmtree(release)
+        again = await cluster.submit(place_of(f"{web.url}/{release.name}/job.yaml"))
+        await cluster.await_state(again, "FINISHED")
+        assert {f"/{savepoint.name}/_metadata", f"/{release.name}/windows.py"} <= {path for _, path in web.requests}
+    assert result(tmp_path / "out") == truth
 
 
 async def minflinkd_inspect(path: str, *options: str) -> tuple[int, str, str]:

@@ -38,8 +38,13 @@ async def _faults(
             continue
         where, here = f"vertices.{vertex.id}.sink.path", f"{sink.path} cannot be written"
         try:
+            place = storages.at(sink.path)
+            if place.storage.read_only:
+                hint = "a storage that `minflinkd plugins` lists"
+                yield GraphFault(path=where, problem=f"{here}: {place.scheme}:// is only read", hint=hint)
+                continue
             async with asyncio.timeout(patience):
-                await anext(storages.at(sink.path).list(), None)
+                await anext(place.list(), None)
         except TimeoutError:
             hint = "is the storage up, and are the options storage.* of this cluster right?"
             yield GraphFault(path=where, problem=f"{here}: no answer within {patience:g} s", hint=hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from msgspec.structs import replace
 
@@ -88,6 +89,19 @@ async def test_a_job_that_fits_is_accepted(tmp_path: Path) -> None:
     path = store(tmp_path / "chk-3")
     assert await faults(job(path=path)) == []
     assert await faults(job(path=f"{path}/_metadata")) == []
+
+
+async def test_a_savepoint_may_be_where_only_fsspec_reads(tmp_path: Path) -> None:
+    """It is read like any other, but nobody can delete it: it cannot be claimed (C25)."""
+    local = store(tmp_path / "savepoint-1", self_contained=True)
+    fsspec.filesystem("memory").put(local, "/savepoints/savepoint-1", recursive=True)
+    path = "memory://savepoints/savepoint-1"
+    assert await faults(job(path=path)) == []
+    assert await faults(job(path="memory://savepoints/none")) == [
+        "restore.path: there is no memory://savepoints/none/_metadata"
+    ]
+    (fault,) = await faults(job(path=path, mode="claim"))
+    assert fault == "restore.mode: memory:// is only read, so the job could never delete what it claims"
 
 
 async def test_a_path_without_a_checkpoint_is_a_fault(tmp_path: Path) -> None:

@@ -60,6 +60,13 @@ def test_an_unknown_scheme_names_the_known_ones_and_what_to_install() -> None:
         Storages().at("gopher://x/y")
 
 
+def test_a_scheme_that_fsspec_knows_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1"""
+    monkeypatch.setitem(sys.modules, "webdav4", None)  # type: ignore[arg-type]  # as if it was not installed
+    with pytest.raises(UnknownScheme, match=r"no storage backend for webdav://.*pip install webdav4\[fsspec\]"):
+        Storages().at("webdav://x/y")
+
+
 @pytest.mark.parametrize(
     ("scheme", "target", "said"),
     [

@@ -1,0 +1,114 @@
+"""Job files as users name them: by a path of this machine, or by a URL. Their artifacts may be at URLs, too.
+
+They are fetched here, by the user's command, and never by the daemon: credentials stay with the user, and the daemon
+opens no address that a job names.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from minflinkd.jobgraph.places import InvalidUrl, Place, is_url, place_of
+from minflinkd.runtime.errors import MinflinkError
+
+if TYPE_CHECKING:
+    from minflinkd.jobgraph.document import JobDocument  # slow to import
+
+LARGEST_JOB_FILE = 16 << 20  # bytes; more is not a job file
+LARGEST_ARTIFACT = 10 << 30  # bytes; the daemon's own limit is blob.max-size
+AT_ONCE = 4  # artifacts
+
+JobFile = Path | Place
+
+_LOCAL = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _job_file(context: click.Context, parameter: click.Parameter, value: str) -> JobFile:
+    if not is_url(value):
+        return Path(_LOCAL.convert(value, parameter, context))
+    try:
+        return place_of(value)
+    except InvalidUrl as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+
+
+# An argument `file`: a path or a URL. A local file must exist.
+job_file_argument = click.argument("file", callback=_job_file)
+
+
+async def read_job(file: JobFile) -> JobDocument:
+    """Read a job file. Raises InvalidJobGraph, OSError, and for a URL what `fetching.fetch` raises."""
+    from minflinkd.cli.fetching import fetch
+    from minflinkd.jobgraph.document import read_job_file
+
+    if isinstance(file, Path):
+        return read_job_file(file)
+    assert not isinstance(file.file, Path)
+    with tempfile.TemporaryDirectory(prefix="minflinkd-job-", ignore_cleanup_errors=True) as directory:
+        fetched = Path(directory, "job.json" if file.file.name.endswith(".json") else "job.yaml")
+        await fetch(file, fetched, largest=LARGEST_JOB_FILE)
+        return replace(read_job_file(fetched), base=file.file)
+
+
+@asynccontextmanager
+async def with_artifacts(document: JobDocument, tell: Callable[[str], None]) -> AsyncIterator[JobDocument]:
+    """Yield the document with its artifacts at URLs fetched, and with all hashes compared, until the block ends.
+
+    What fails becomes a fault of the document, so that it is reported together with all others (J4).
+    """
+    from minflinkd.storage.parallel import for_each
+
+    places = dict(_places(document))
+    if not places:
+        yield document
+        return
+    if remote := [str(place) for place in places.values() if not isinstance(place.file, Path)]:
+        tell(f"Fetching {', '.join(remote)}")
+    with tempfile.TemporaryDirectory(prefix="minflinkd-artifacts-", ignore_cleanup_errors=True) as directory:
+
+        async def one(numbered: tuple[int, str]) -> tuple[str, Path | MinflinkError]:
+            number, path = numbered
+            return path, await _file(places[path], Path(directory, str(number)))
+
+        fetched = await for_each(enumerate(places), one, limit=AT_ONCE)
+        yield replace(document, fetched=dict(fetched))
+
+
+async def _file(place: Place, target: Path) -> Path | MinflinkError:
+    from minflinkd.cli.fetching import fetch, verify
+    from minflinkd.storage.os_errors import os_errors
+
+    try:
+        if isinstance(place.file, Path):
+            with os_errors(place.file):
+                if place.file.is_file():  # otherwise the document has a fault already
+                    await verify(place)
+            return place.file
+        with os_errors(target):
+            await fetch(place, target, largest=LARGEST_ARTIFACT)
+    except MinflinkError as error:
+        return error
+    return target
+
+
+def _places(document: JobDocument) -> list[tuple[str, Place]]:
+    """Return what has to be fetched or compared, by the text in the job file. Faulty entries are left out."""
+    artifacts = document.value.get("artifacts") if isinstance(document.value, Mapping) else None
+    found = []
+    for entry in artifacts if isinstance(artifacts, list | tuple) else ():
+        path = entry.get("path") if isinstance(entry, Mapping) and entry.get("key") is None else entry
+        if isinstance(path, str):
+            try:
+                place = place_of(path, document.base or Path())
+            except InvalidUrl:
+                continue  # a fault of the document
+            if place.digest is not None or not isinstance(place.file, Path):
+                found.append((path, place))
+    return found
