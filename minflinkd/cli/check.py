@@ -166,12 +166,9 @@ def _failure(info: ErrorInfo, told: tuple[str, ...], code: ExitCode, *, as_json:
     from minflinkd.rest.schemas import ErrorAnswer
 
     if as_json:
-        answer = ErrorAnswer(
-            errors=told, code=info.code, consequence=info.consequence, kind=info.kind, hint=info.hint
-        )
+        answer = ErrorAnswer(errors=told, code=info.code, consequence=info.consequence, kind=info.kind, hint=info.hint)
         return JsonFailure(msgspec.json.encode(answer).decode(), code)
-    return Failure("
-".join(told), code)
+    return Failure("\n".join(told), code)
 
 
 def _print(file: JobFile, faults: tuple[GraphFault, ...], *, spark: bool, seconds: float, as_json: bool) -> None:
