@@ -32,12 +32,12 @@ def _largest(record: CheckpointRecord, task: TaskRecord) -> tuple[str, float, st
         (
             "aligning the inputs",
             task.alignment_ms,
-            "give the vertices behind the slowest input more parallelism, set checkpointing.alignment-timeout",
+            "give the vertices after the slowest input more parallelism, set checkpointing.alignment-timeout",
         ),
         (
             "the links of the snapshot",
             task.sync_ms,
-            "put the TaskManagers' directories on a local disk or into memory, which local recovery profits from, too",
+            "put the TaskManagers' directories on a local disk or into memory; local recovery gets faster, too",
         ),
         (
             "the upload",
@@ -47,6 +47,6 @@ def _largest(record: CheckpointRecord, task: TaskRecord) -> tuple[str, float, st
             else "keep checkpoints incremental (most of the state was uploaded anew: it changes that fast, or earlier "
             "checkpoints fail), take a faster storage",
         ),
-        (_METADATA, record.metadata_ms, "take a storage that answers faster"),
+        (_METADATA, record.metadata_ms, "use a faster storage"),
     ]
     return max(phases, key=lambda phase: phase[1])

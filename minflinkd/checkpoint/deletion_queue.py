@@ -29,7 +29,7 @@ class Limits:
     tries: int = 8
     """Of what may be given up."""
     first_pause: float = 0.1
-    """Behind a failure; doubled with each that follows."""
+    """After a failure; doubled with each further one."""
     longest_pause: float = 10.0
 
 

@@ -16,7 +16,7 @@ from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import TaskId, VertexId
 
 WAY_OUT = "to go on from the recorded offsets with empty state: restore: {path: <the same>, offsets: latest}"
-ALLOW = "to leave it behind: restore: {allow-non-restored-state: true}"
+ALLOW = "to drop it: restore: {allow-non-restored-state: true}"
 ALLOW_CHANGED = f"to go on with it all the same: restore: {{allow-changed-state: true}}; {WAY_OUT}"
 FRESH = (  # as a hot restart words it
     "to run it with empty state from where the job stands: minflinkd stop JOB, then submit it with "

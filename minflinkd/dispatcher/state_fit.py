@@ -45,7 +45,7 @@ NO_TASKS: Mapping[TaskId, Verdicts] = {}
 
 _VERTICES = "vertices"
 _PATH = "restore.path"
-_ALLOW_HERE = "to leave it behind: --allow-non-restored-state"
+_ALLOW_HERE = "to drop it: --allow-non-restored-state"
 _HINTS_HERE = {ALLOW: _ALLOW_HERE, ALLOW_CHANGED: ALLOW_CHANGED_HERE}
 _WRONG = (NoCheckpointThere, CorruptMetadata, MetadataTooNew, UnknownScheme, InvalidPath, PermissionDenied)
 

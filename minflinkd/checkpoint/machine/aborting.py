@@ -116,7 +116,7 @@ def _tasks(tasks: list[TaskId]) -> str:
 def _no_set_up(timeout: float) -> ErrorInfo:
     return ErrorInfo(
         code="checkpoint-expired",
-        message=f"no checkpoint id could be had within {timeout:g} s",
+        message=f"no checkpoint id could be reserved within {timeout:g} s",
         consequence=Consequence.RETRYABLE,
         hint="does the storage of the checkpoints answer?",
     )

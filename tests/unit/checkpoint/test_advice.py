@@ -48,7 +48,7 @@ def test_the_largest_part_is_named_with_what_to_change(slow: dict[str, float], s
 def test_metadata_that_takes_long_is_no_tasks_fault() -> None:
     text = advice(record(ms=100, metadata_ms=2000.0), 1000)
     assert "it took 2.1 s" in text
-    assert "2.0 s of it for writing the metadata: take a storage that answers faster" in text
+    assert "2.0 s of it for writing the metadata: use a faster storage" in text
 
 
 @pytest.mark.parametrize(("ms", "interval"), [(1000, 1000), (999, 1000), (3000, 0)])

@@ -191,7 +191,7 @@ def test_a_set_up_without_an_end_expires() -> None:
     [failed] = story.at(60.0)
     assert isinstance(failed, e.Fail)
     assert (failed.request, failed.checkpoint_id, failed.cause) == (1, None, FailureCause.TRIGGER_FAILURE)
-    assert "no checkpoint id could be had within 60 s" in str(failed.error)
+    assert "no checkpoint id could be reserved within 60 s" in str(failed.error)
 
 
 def test_a_checkpoint_expires_and_what_it_wrote_is_deleted() -> None:

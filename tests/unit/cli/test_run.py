@@ -114,7 +114,7 @@ def test_a_savepoint_that_does_not_fit_is_told_in_the_options_of_the_command(
     problem = "there is state of joined, and no such vertex"
     daemon.dispatcher.faults = (GraphFault(path="restore.path", problem=problem, hint=ALLOW),)
     shown = command("run", str(job), "--from-savepoint", "/savepoints/savepoint-1")
-    assert f"{job}: --from-savepoint: {problem} (to leave it behind: --allow-non-restored-state)" in shown.stderr
+    assert f"{job}: --from-savepoint: {problem} (to drop it: --allow-non-restored-state)" in shown.stderr
 
 
 def test_a_submission_that_was_turned_down_is_not_repeated(command: Command, daemon: RunningDaemon, job: Path) -> None:

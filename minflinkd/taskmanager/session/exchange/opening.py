@@ -77,7 +77,7 @@ class Opening:
                     Reason(
                         f"the checkpoint is unaligned: it has rows of {vertex} that no task has read, with the columns "
                         f"{', '.join(_columns(written))}, and {vertex} yields {', '.join(_columns(schema))}",
-                        "try again when the tasks behind it keep up, or without alignment-timeout",
+                        "try again when the tasks that read it keep up, or without alignment-timeout",
                     )
                 ]
             )

@@ -282,7 +282,7 @@ def _store(
     for number in range(base, version + 1):
         chain |= changelogs.get(number, set())
         if number > base and number not in changelogs:
-            raise SnapshotFailed(f"{home} has no changelog of version {number}, and no snapshot behind it")
+            raise SnapshotFailed(f"{home} has no changelog of version {number}, and no snapshot after it")
     return chain
 
 
