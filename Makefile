@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup servers demo test test-all shapes lint format bench clean
+.PHONY: setup servers demo test test-all shapes coverage mutate lint format bench clean
 
 setup: $(VENV)/.installed
 
@@ -56,6 +56,20 @@ test-all: setup lint servers
 SEEDS := 0-999
 shapes: setup
 	python -m tests.shapes --seeds $(SEEDS)
+
+# Reports, not limits: branches that no unit test and no simulation takes, and changes that no unit test notices.
+REPORTS = python -m pip install --quiet --disable-pip-version-check --editable '.[reports]'
+
+coverage: setup
+	$(REPORTS)
+	$(PYTEST) -n logical --dist loadfile tests/unit tests/sim -m "not slow" --cov=minflinkd --cov-branch --cov-report=term:skip-covered --cov-report=html
+
+# `make mutate MUTANTS='minflinkd.jobmaster.sizing*'` looks at one module.
+mutate: setup
+	$(REPORTS)
+	mutmut run $(MUTANTS) > mutants.log || { tail -c 2000 mutants.log; exit 1; }
+	@tail -c 300 mutants.log | tr '\r' '\n' | tail -2
+	mutmut results
 
 format: setup
 	ruff check --fix .
