@@ -64,7 +64,7 @@ coverage: setup
 	$(REPORTS)
 	$(PYTEST) -n logical --dist loadfile tests/unit tests/sim -m "not slow" --cov=minflinkd --cov-branch --cov-report=term:skip-covered --cov-report=html
 
-# `make mutate MUTANTS='minflinkd.jobmaster.sizing*'` looks at one module.
+# `make mutate MUTANTS='minflinkd.jobmaster.scheduler.sizing*'` looks at one module.
 mutate: setup
 	$(REPORTS)
 	mutmut run $(MUTANTS) > mutants.log || { tail -c 2000 mutants.log; exit 1; }

@@ -37,7 +37,7 @@ from minflinkd.dispatcher.version_record import Decision, VersionRecord
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import encode
 from minflinkd.jobmaster.job_master import JobMaster
-from minflinkd.jobmaster.job_state import widths
+from minflinkd.jobmaster.scheduler.state import widths
 from minflinkd.jobmaster.sinks import leaves_sinks
 from minflinkd.jobmaster.succession import Estate, Heritage, NotStoodDown, Trial
 from minflinkd.rpc.jobs import HotRestartJob, RescaleJob, RestartAnswer, RestartState

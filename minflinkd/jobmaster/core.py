@@ -13,13 +13,13 @@ from typing import Any
 from msgspec.structs import replace as copy
 
 from minflinkd.jobgraph.model import Task
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster import scheduler
-from minflinkd.jobmaster.chance import Chance
 from minflinkd.jobmaster.errands import Errand, Errands
 from minflinkd.jobmaster.heartbeats import Beat, TaskManagerBeats, contradictions, strays
-from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
 from minflinkd.jobmaster.options import JobMasterOptions
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler import machine as scheduler
+from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
+from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import ExecutionState
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Unreachable, job_master, task_manager

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from msgspec.structs import replace as copy
 
 from minflinkd.jobgraph.model import JobGraph
-from minflinkd.jobmaster.execution import ENDED, Execution
 from minflinkd.jobmaster.job_history import WallClock, record_of
-from minflinkd.jobmaster.job_state import JobState
-from minflinkd.jobmaster.rollout import Rollout
+from minflinkd.jobmaster.scheduler.execution import ENDED, Execution
+from minflinkd.jobmaster.scheduler.rollout import Rollout
+from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.rpc.jobs import ExecutionState, JobDetails, JobStatus, RecoveryRecord, RepeatedFailures, TaskDetails
 from minflinkd.runtime.ids import AttemptId, JobId
 

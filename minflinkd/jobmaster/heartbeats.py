@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.job_state import JobState
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.rpc.jobs import ExecutionState
 from minflinkd.rpc.messages import JobHeartbeatAnswer, TaskState
 from minflinkd.runtime.heartbeats import Heartbeats

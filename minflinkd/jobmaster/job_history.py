@@ -14,10 +14,10 @@ import msgspec
 from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint.statistics import CheckpointCounts
-from minflinkd.jobmaster.events import Past
-from minflinkd.jobmaster.job_state import JobState
-from minflinkd.jobmaster.restart import RestartHistory
-from minflinkd.jobmaster.streak import Failure, Streak
+from minflinkd.jobmaster.scheduler.events import Past
+from minflinkd.jobmaster.scheduler.restart import RestartHistory
+from minflinkd.jobmaster.scheduler.state import JobState
+from minflinkd.jobmaster.scheduler.streak import Failure, Streak
 from minflinkd.rpc.jobs import FailureRecord
 
 FILE = "history.json"

@@ -23,13 +23,10 @@ from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Isolation, JobGraph
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.chance import Chance
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.details import details
 from minflinkd.jobmaster.history_record import HistoryRecord
 from minflinkd.jobmaster.job_history import JobHistory, history_of, past_of
-from minflinkd.jobmaster.job_state import JobState
 from minflinkd.jobmaster.making_way import MakingWay
 from minflinkd.jobmaster.offset_record import OffsetRecord
 from minflinkd.jobmaster.options import JobMasterOptions
@@ -37,6 +34,9 @@ from minflinkd.jobmaster.origin import Origin
 from minflinkd.jobmaster.proving import Proving
 from minflinkd.jobmaster.restoring import Restoring
 from minflinkd.jobmaster.savepoints import Savepoints
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.state import JobState
+from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.sinks import JobSinks
 from minflinkd.jobmaster.succession import Estate, Heritage, Trial

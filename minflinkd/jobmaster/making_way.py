@@ -16,9 +16,10 @@ from collections.abc import Mapping
 import structlog
 
 from minflinkd.checkpoint.coordinator import CheckpointCoordinator
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster import growth
-from minflinkd.jobmaster.job_state import JobState
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler import reserving
+from minflinkd.jobmaster.scheduler.phases import StoodDown
+from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.succession import NotStoodDown
 from minflinkd.rpc.jobs import JobStatus
@@ -56,7 +57,7 @@ class MakingWay:
                 f"the slots that the new version wants were not there within {patience:g} s: {why}",
                 hint="ask for less parallelism, or for more TaskManagers",
             ) from None
-        if (found := growth.wider_than_any(self._scheduling.state)) is not None:
+        if (found := reserving.wider_than_any(self._scheduling.state)) is not None:
             (group, wanted), largest = found, self._scheduling.state.largest
             self.release()
             raise NotStoodDown(
@@ -128,7 +129,7 @@ class MakingWay:
             return
         if state.outcome is not None:
             self.give_up(f"the job ends: it will be {state.outcome.value}")
-        elif state.stood_down:
+        elif isinstance(state.phase, StoodDown):
             waiting.set_result(None)
 
     def give_up(self, why: str) -> None:
@@ -168,4 +169,4 @@ class MakingWay:
 
 def _is_settled(state: JobState) -> bool:
     """Whether the requested slots are there, or will never come."""
-    return growth.has_reserved(state) or growth.wider_than_any(state) is not None or state.outcome is not None
+    return reserving.has_reserved(state) or reserving.wider_than_any(state) is not None or state.outcome is not None

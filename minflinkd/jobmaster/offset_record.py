@@ -19,7 +19,7 @@ from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.offsets import Offsets
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph import delivery
-from minflinkd.jobmaster.job_state import JobState
+from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId

@@ -22,8 +22,8 @@ from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint.causes import CheckpointFailed, CheckpointRefused, FailureCause
 from minflinkd.checkpoint.coordinator import CheckpointCoordinator
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.job_state import JobState
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.succession import Trial
 from minflinkd.rpc.jobs import JobStatus

@@ -12,7 +12,7 @@ from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.savepoints import SavepointNotWritten, write_savepoint
-from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.job_state import JobState
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.runtime.machine_driver import StateWatch
 
 

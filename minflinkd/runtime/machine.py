@@ -6,13 +6,13 @@ socket or Spark. A thin driver (`runtime.machine_driver`) holds one `Machine`, f
 commands. The result of a command is the next event. (The pattern comes from dask.distributed's
 worker_state_machine.py.)
 
-`jobmaster/execution.py` is the smallest complete example.
+`jobmaster/scheduler/execution.py` is the smallest complete example.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -21,7 +21,7 @@ from minflinkd.runtime.errors import MinflinkError
 S = TypeVar("S")
 E = TypeVar("E")
 C = TypeVar("C")
-P = TypeVar("P", bound=Enum)
+P = TypeVar("P", bound=Hashable)
 
 
 class IllegalTransition(MinflinkError):
@@ -37,21 +37,31 @@ class InvariantViolated(MinflinkError):
 Table = Mapping[P, frozenset[P]]
 
 
-def table(moves: Mapping[P, Iterable[P]]) -> Table[P]:
-    """Return a transition table, from -> to. Every member of the enum must have a row, so that none is forgotten."""
+def table(moves: Mapping[P, Iterable[P]], *, every: Iterable[P] = ()) -> Table[P]:
+    """Return a transition table, from -> to. `every` are all states; by default the members of the enum.
+
+    Each must have a row, so that none is forgotten. A state is a member of an enum, or a class whose instances hold the
+    facts of that state.
+    """
     rows = {source: frozenset(targets) for source, targets in moves.items()}
     kind = type(next(iter(rows)))
-    if missing := [member.name for member in kind if member not in rows]:
-        raise InvariantViolated(f"{kind.__name__} has no row for {', '.join(missing)}")
+    states = every or (kind if issubclass(kind, Enum) else ())
+    if missing := [name_of(state) for state in states if state not in rows]:
+        raise InvariantViolated(f"{'the table' if every else kind.__name__} has no row for {', '.join(missing)}")
     return rows
 
 
 def move(legal: Table[P], source: P, target: P, *, what: str) -> P:
     """Return `target` if the table allows the move. Raises IllegalTransition, which names `what` moves."""
     if target not in legal[source]:
-        allowed = ", ".join(sorted(p.name for p in legal[source])) or "nothing"
-        raise IllegalTransition(f"{what}: {source.name} -> {target.name}; {source.name} may become {allowed}")
+        was, allowed = name_of(source), ", ".join(sorted(map(name_of, legal[source]))) or "nothing"
+        raise IllegalTransition(f"{what}: {was} -> {name_of(target)}; {was} may become {allowed}")
     return target
+
+
+def name_of(state: object) -> str:
+    """Return the name of a state in a table: an enum's member, or a class."""
+    return state.name if isinstance(state, Enum) else getattr(state, "__name__", str(state))
 
 
 class Machine(Generic[S, E, C]):

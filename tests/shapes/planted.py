@@ -147,9 +147,8 @@ FAULTS = {
         lambda shape: shape.refused == "a second watermark",
     ),
     "a drain that failed leaves the other tasks as they are": Fault(
-        "minflinkd.jobmaster.failover",
-        "def _stop_regions(state, tasks, now):\n"
-        "    return stop(state, frozenset(t for task in tasks for t in state.regions[task]), now)\n",
+        "minflinkd.jobmaster.scheduler.failover",
+        "def _stop_regions(this, tasks):\n    this.stop({t for task in tasks for t in this.state.regions[task]})\n",
         _raises_in_a_part,
     ),
     "ids may differ in case only": Fault(

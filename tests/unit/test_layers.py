@@ -47,7 +47,7 @@ def test_the_tree_as_it_is_keeps_every_contract(checkout: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "planted", "contract"),
     [
-        ("minflinkd/jobmaster/restart.py", "import pyspark", "only taskmanager imports pyspark"),
+        ("minflinkd/jobmaster/scheduler/restart.py", "import pyspark", "only taskmanager imports pyspark"),
         ("minflinkd/cli/text.py", "from pyspark.sql import SparkSession", "only taskmanager imports pyspark"),
         ("minflinkd_local/files.py", "import pyspark", "only taskmanager imports pyspark"),
         (
@@ -58,7 +58,7 @@ def test_the_tree_as_it_is_keeps_every_contract(checkout: Path) -> None:
         ("minflinkd/runtime/clock.py", "import minflinkd.rpc.network", "dependencies point downwards"),
         (
             "minflinkd/taskmanager/settings.py",
-            "import minflinkd.jobmaster.restart",
+            "import minflinkd.jobmaster.scheduler.restart",
             "dependencies point downwards",
         ),
         ("minflinkd/jobgraph/api.py", "from minflinkd.client import SubmittedJob", "dependencies point downwards"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from minflinkd.jobgraph.model import Checkpointing, Input, RestartKind, RestartStrategy, RuntimeMode, Task, Vertex
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.chance import Chance
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.options import JobMasterOptions
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import job_master
 from minflinkd.runtime.errors import Consequence, ErrorInfo

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace as copy
 
-from minflinkd.jobmaster import failover
-from minflinkd.jobmaster.slot_pool import SlotPool
+from minflinkd.jobmaster.scheduler import failover
+from minflinkd.jobmaster.scheduler.slot_pool import SlotPool
 from minflinkd.resourcemanager import reservations, slot_manager
 from minflinkd.taskmanager.slots import machine as slot_machine
 from minflinkd.taskmanager.slots import table as slot_table
@@ -138,7 +138,7 @@ def _the_job_master_accepts_one_allocation_of_two_task_managers() -> Any:
 
 
 def _slots_of_a_lost_task_manager_stay_in_the_pool() -> Any:
-    return patched(failover, "task_manager_gone", lambda _: lambda _chance, state, *_: (state, ()))
+    return patched(failover, "task_manager_gone", lambda _: lambda *_: None)
 
 
 def _sessions_are_clean_when_slots_are_given_back() -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minflinkd.jobmaster.events import CancelRequested
+from minflinkd.jobmaster.scheduler.events import CancelRequested
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import RESOURCE_MANAGER
 from minflinkd.runtime.ids import AttemptId, ResourceId

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import Address

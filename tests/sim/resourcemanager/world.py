@@ -11,9 +11,9 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from minflinkd.jobmaster import slot_pool
-from minflinkd.jobmaster.placement import Bounds, place
-from minflinkd.jobmaster.slot_pool import SlotPool, Want
+from minflinkd.jobmaster.scheduler import slot_pool
+from minflinkd.jobmaster.scheduler.placement import Bounds, place
+from minflinkd.jobmaster.scheduler.slot_pool import SlotPool, Want
 from minflinkd.resourcemanager.launcher import Launched, StartFailed
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.resource_manager import ResourceManager

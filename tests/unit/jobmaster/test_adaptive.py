@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster import growth
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler import reserving
 from minflinkd.rpc.jobs import JobStatus
-from minflinkd.rpc.messages import TaskState
+from minflinkd.rpc.messages import SlotOffer, TaskState
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId
 from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, of_kind
@@ -289,6 +289,24 @@ def test_slots_of_an_allocation_that_is_wider_than_the_job_are_given_back_when_i
     assert (job.needs, job.state.status, job.wait(1000)) == ({}, JobStatus.RUNNING, [])
 
 
+def test_a_group_stops_if_the_allocation_is_lost_whose_slots_it_uses_beside_its_own() -> None:
+    """Surplus slots are given back from the widest allocation, and groups of one TaskManager share the rest (R4)."""
+    job = WideJob(a=2, b=2)
+    needs = job.needs
+    offers = (
+        SlotOffer(allocation_id=needs["a"].allocation_id, slots=(0, 1, 2, 3, 4)),
+        SlotOffer(allocation_id=needs["b"].allocation_id, slots=(5, 6, 7, 8)),
+    )
+    job.feed(ev.SlotsOffered(TM1, "taskmanager/tm-1", offers))
+    job.deploy()
+    job.come_up()
+    job.wait(50)
+    assert [len(held.slots) for held in job.state.pool.held.values()] == [1, 3]
+    commands = job.feed(ev.SlotsGone((needs["b"].allocation_id,), "TaskManager tm-1 does not know the allocation"))
+    assert of_kind(ev.Cancel, commands) == [ev.Cancel(job.attempt("a"), "taskmanager/tm-1")]
+    assert job.state.status is JobStatus.RESTARTING
+
+
 def test_slots_that_a_job_is_about_to_grow_into_are_no_surplus() -> None:
     """R20."""
     job = running_on(1)
@@ -326,9 +344,9 @@ def test_what_a_version_reserves_concerns_only_the_groups_that_it_widens() -> No
     job.come_up()
     job.feed(ev.NeedsAnswered({}, {}, 4))
     job.feed(ev.SlotsReserved({"b": 5}))
-    assert growth.wider_than_any(job.state) == ("b", 5)
+    assert reserving.wider_than_any(job.state) == ("b", 5)
     job.feed(ev.SlotsReserved({"b": 3}))
-    assert growth.wider_than_any(job.state) is None
-    assert not growth.has_reserved(job.state)
+    assert reserving.wider_than_any(job.state) is None
+    assert not reserving.has_reserved(job.state)
     job.offer(TM2, 1, job.needs["b"].allocation_id)
-    assert growth.has_reserved(job.state)
+    assert reserving.has_reserved(job.state)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster.heartbeats import Beat, contradictions
+from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.messages import JobHeartbeatAnswer, TaskState
 from tests.unit.jobmaster.test_scheduler import TM1, Job

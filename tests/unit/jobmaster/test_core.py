@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 from minflinkd.jobgraph.model import Checkpointing, RestartStrategy, RuntimeMode
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.chance import Chance
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.options import JobMasterOptions
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.party import Ask
 from minflinkd.runtime.ids import IdSource, JobId, TaskId

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from minflinkd.jobgraph.model import Input, Task, Vertex
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.job_state import new_job
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.state import new_job
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import ExchangeSource, SlotOffer, TaskState
 from minflinkd.runtime.errors import Consequence, ErrorInfo

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from minflinkd.checkpoint.causes import CheckpointFailed, FailureCause
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.jobmaster.making_way import MakingWay
+from minflinkd.jobmaster.scheduler.phases import StoodDown
 from minflinkd.rpc.jobs import JobStatus
 from tests.unit.checkpoint.builders import A1, JOB, A, completed, snapshot
 
@@ -44,7 +45,7 @@ class Coordinator:
 
 async def stopped_with(coordinator: Coordinator) -> int:
     """Return the id of the checkpoint with which a job stands down."""
-    state = SimpleNamespace(status=JobStatus.RUNNING, outcome=None, stood_down=True)
+    state = SimpleNamespace(status=JobStatus.RUNNING, outcome=None, phase=StoodDown())
     scheduling: Any = SimpleNamespace(state=state, feed=lambda _: None, crashed=asyncio.Event())
     return await MakingWay(JOB, scheduling, coordinator).stand_down(final=True)  # type: ignore[arg-type]
 

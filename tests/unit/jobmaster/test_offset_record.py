@@ -12,9 +12,9 @@ from minflinkd.checkpoint.offsets import read_offsets
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.validation import parse_job
-from minflinkd.jobmaster.job_state import JobState, new_job
 from minflinkd.jobmaster.offset_record import OffsetRecord
 from minflinkd.jobmaster.options import JobMasterOptions
+from minflinkd.jobmaster.scheduler.state import JobState, new_job
 from minflinkd.rpc.messages import TaskMetrics
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.clock import Clock, SystemClock

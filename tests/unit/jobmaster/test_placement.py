@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minflinkd.jobmaster.placement import Bounds, Holdings, Share, check_invariants, place, total
+from minflinkd.jobmaster.scheduler.placement import Bounds, Holdings, Share, check_invariants, place, total
 from minflinkd.runtime.ids import AllocationId, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from minflinkd.jobgraph.model import Input, Task, Vertex
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.regions import regions
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.regions import regions
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import TaskState
 from minflinkd.runtime.errors import Consequence, ErrorInfo

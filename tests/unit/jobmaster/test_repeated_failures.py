@@ -11,12 +11,12 @@ from msgspec.structs import replace as copy
 from minflinkd.checkpoint.statistics import CheckpointCounts
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.model import JobGraph
-from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster.details import details
 from minflinkd.jobmaster.history_record import HistoryRecord
 from minflinkd.jobmaster.job_history import KEPT_FAILURES, KEPT_TEXT, JobHistory, decode, encode, history_of, past_of
-from minflinkd.jobmaster.job_state import JobState
-from minflinkd.jobmaster.streak import LEAST
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.state import JobState
+from minflinkd.jobmaster.scheduler.streak import LEAST
 from minflinkd.rpc.jobs import JobDetails, JobStatus
 from minflinkd.rpc.messages import TaskState
 from minflinkd.rpc.snapshot import RowCounts

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy
-from minflinkd.jobmaster.restart import RestartHistory, after_failure
+from minflinkd.jobmaster.scheduler.restart import RestartHistory, after_failure
 from minflinkd.runtime.units import Duration
 
 

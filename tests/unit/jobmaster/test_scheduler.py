@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy, Source, Task, Vertex
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.chance import Chance
-from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
 from minflinkd.jobmaster.options import JobMasterOptions
-from minflinkd.jobmaster.scheduler import next_wakeup, step
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.machine import next_wakeup, step
+from minflinkd.jobmaster.scheduler.phases import StandingDown, StoodDown
+from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
+from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.messages import SlotOffer, TaskMetrics, TaskState, TaskStatus
@@ -395,8 +396,7 @@ class RandomWalk(RuleBasedStateMachine):
     @invariant()
     def a_job_that_stands_down_deploys_nothing(self) -> None:
         """A job that stands down deploys nothing (H3)."""
-        if hasattr(self, "job") and self.job.state.standing_down:
-            assert not self.job.state.finding
+        if hasattr(self, "job") and isinstance(self.job.state.phase, StandingDown | StoodDown):
             assert all(e.state is ExecutionState.CANCELING for e in self.job.state.live)
 
     def teardown(self) -> None:

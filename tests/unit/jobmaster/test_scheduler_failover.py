@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy, Source, Task, Vertex
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.chance import Chance
-from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
 from minflinkd.jobmaster.options import JobMasterOptions
-from minflinkd.jobmaster.scheduler import step
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.machine import step
+from minflinkd.jobmaster.scheduler.phases import FindingRestorePoint
+from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
+from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import SlotOffer, TaskState, TaskStatus
 from minflinkd.runtime.errors import ErrorInfo
@@ -102,7 +103,7 @@ def test_a_job_that_has_run_is_not_failed_by_taskmanagers_that_do_not_start() ->
     job.now = job.state.restart_at or job.now
     job.feed(ev.Tick())
     job.offer()
-    assert job.state.finding
+    assert isinstance(job.state.phase, FindingRestorePoint)
 
 
 def test_repeated_refusals_while_a_restart_is_due_are_one_failure() -> None:

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from minflinkd.jobmaster import slot_pool
-from minflinkd.jobmaster.placement import Bounds
-from minflinkd.jobmaster.rollout import Rollout
-from minflinkd.jobmaster.slot_pool import Need, SlotPool, Want
+from minflinkd.jobmaster.scheduler import slot_pool
+from minflinkd.jobmaster.scheduler.placement import Bounds
+from minflinkd.jobmaster.scheduler.rollout import Rollout
+from minflinkd.jobmaster.scheduler.slot_pool import Need, SlotPool, Want
 from minflinkd.rpc.messages import SlotOffer
 from minflinkd.runtime.ids import AllocationId, IdSource, ResourceId
 from minflinkd.runtime.machine import InvariantViolated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minflinkd.jobmaster.streak import LEAST, MOST, NO_FAILURES, Failure, Streak
+from minflinkd.jobmaster.scheduler.streak import LEAST, MOST, NO_FAILURES, Failure, Streak
 from minflinkd.rpc.jobs import FailureRecord
 from minflinkd.runtime.errors import ErrorInfo
 

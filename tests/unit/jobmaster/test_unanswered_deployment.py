@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minflinkd.jobmaster import events as ev
+from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.network import RpcTimeout
 from minflinkd.runtime.ids import TaskId

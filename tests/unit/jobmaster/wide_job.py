@@ -6,11 +6,11 @@ import random
 
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.jobgraph.model import RestartStrategy, Source, Task, Vertex
-from minflinkd.jobmaster import events as ev
-from minflinkd.jobmaster.chance import Chance
-from minflinkd.jobmaster.job_state import JobState, check_invariants, new_job
 from minflinkd.jobmaster.options import JobMasterOptions
-from minflinkd.jobmaster.scheduler import next_wakeup, step
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.machine import next_wakeup, step
+from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
+from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import SlotNeed, SlotOffer, TaskState, TaskStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo

@@ -9,6 +9,14 @@ import pytest
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated, Machine, move, table
 
 
+class Open:
+    pass
+
+
+class Closed:
+    pass
+
+
 class Light(Enum):
     RED = "red"
     GREEN = "green"
@@ -76,6 +84,16 @@ def test_a_table_without_a_row_for_every_state_is_refused() -> None:
     """No state is forgotten (A3)."""
     with pytest.raises(InvariantViolated, match="Light has no row for GREEN, BROKEN"):
         table({Light.RED: {Light.GREEN}})
+
+
+def test_classes_may_be_states_of_a_table_and_each_must_have_a_row() -> None:
+    """A phase with facts of its own is a class (A3)."""
+    with pytest.raises(InvariantViolated, match="the table has no row for Closed"):
+        table({Open: {Closed}}, every=(Open, Closed))
+    legal = table({Open: {Closed}, Closed: set()}, every=(Open, Closed))
+    assert move(legal, Open, Closed, what="the door") is Closed
+    with pytest.raises(IllegalTransition, match="the door: Closed -> Open; Closed may become nothing"):
+        move(legal, Closed, Open, what="the door")
 
 
 def test_the_story_keeps_the_last_events_only() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from minflinkd.runtime.machine import name_of
+
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "state-machines.md").read_text("utf-8")
 DIAGRAM = re.compile(r"<!-- (?P<module>[\w.]+) (?P<name>\w+) -->\n```mermaid\nstateDiagram-v2\n(?P<moves>.*?)```", re.S)
@@ -37,6 +39,8 @@ def test_a_diagram_shows_the_legal_moves_and_no_others(module: str, name: str) -
     legal = getattr(importlib.import_module(module), name)
     moves = re.findall(r"^    (\S+) --> ([^\s:]+)", SHOWN[module, name], re.M)
     assert len(moves) == len(set(moves)), "none twice"
-    expected = {(source.name, target.name) for source, targets in legal.items() for target in targets}
+    expected = {(name_of(source), name_of(target)) for source, targets in legal.items() for target in targets}
     assert {move for move in moves if "[*]" not in move} == expected
-    assert {source for source, target in moves if target == "[*]"} == {row.name for row, to in legal.items() if not to}
+    assert {source for source, target in moves if target == "[*]"} == {
+        name_of(row) for row, to in legal.items() if not to
+    }

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minflinkd.jobmaster.job_state import JobState
-from minflinkd.jobmaster.placement import Bounds, Placement, place
-from minflinkd.jobmaster.slot_pool import Want
-from minflinkd.rpc.jobs import ExecutionState, JobStatus
+from minflinkd.jobmaster.scheduler.placement import Bounds, Placement, place
+from minflinkd.jobmaster.scheduler.slot_pool import Want
+from minflinkd.jobmaster.scheduler.state import JobState
+from minflinkd.rpc.jobs import ExecutionState
 from minflinkd.runtime.ids import TaskId
 
 _IDLE = frozenset({ExecutionState.CREATED, ExecutionState.CANCELED, ExecutionState.FAILED})
@@ -66,7 +66,7 @@ def wants(state: JobState, now: float) -> Mapping[str, Want]:
     for group, bounds in groups.items():
         share = firm.get(group)
         has = share.parallelism if share is not None else 0
-        running = state.placement[group].parallelism if state.status is JobStatus.RUNNING else 0
+        running = state.placement[group].parallelism if state.running is not None else 0
         if max(has, running) >= bounds.desired:
             continue
         least = max(has, running) + 1 if running else max(_target(state, group, now), has + 1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from minflinkd.jobmaster.restart import RestartHistory
-from minflinkd.jobmaster.streak import NO_FAILURES, Failure, Streak
+from minflinkd.jobmaster.scheduler.restart import RestartHistory
+from minflinkd.jobmaster.scheduler.streak import NO_FAILURES, Failure, Streak
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.messages import ExchangeSource, SlotOffer, TaskMetrics, TaskRestore, TaskStatus
 from minflinkd.rpc.snapshot import RowCounts

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from minflinkd.jobmaster.placement import Bounds, Holdings, Placement, place, total
+from minflinkd.jobmaster.scheduler.placement import Bounds, Holdings, Placement, place, total
 from minflinkd.rpc.messages import SlotNeed, SlotOffer
 from minflinkd.runtime.ids import AllocationId, IdSource, ResourceId
 from minflinkd.runtime.machine import InvariantViolated

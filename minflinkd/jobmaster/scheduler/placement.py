@@ -153,12 +153,30 @@ def _take(slots: dict[AllocationId, int], order: Collection[AllocationId], width
     return tuple(used)
 
 
+def uncovered(placement: Placement, holdings: Holdings) -> frozenset[str]:
+    """Return the groups on TaskManagers where fewer slots are held than the groups use together.
+
+    A group may use slots of another group's allocation, since surplus slots are given back from any of them.
+    """
+    return frozenset(
+        g for g, s in placement.items() if _used(placement, s.resource_id) > _held(holdings, s.resource_id)
+    )
+
+
+def _used(placement: Placement, resource: ResourceId) -> int:
+    return sum(share.parallelism for share in placement.values() if share.resource_id == resource)
+
+
+def _held(holdings: Holdings, resource: ResourceId) -> int:
+    return sum(holdings.get(resource, {}).values())
+
+
 def check_invariants(placement: Placement, holdings: Holdings) -> None:
     """Check that the held slots cover every share. Raises InvariantViolated if not."""
     for resource in {share.resource_id for share in placement.values()}:
-        wanted = sum(share.parallelism for share in placement.values() if share.resource_id == resource)
-        if wanted > (held := sum(holdings.get(resource, {}).values())):
-            raise InvariantViolated(f"{wanted} slots of {resource} are used, and {held} are held")
+        used, held = _used(placement, resource), _held(holdings, resource)
+        if used > held:
+            raise InvariantViolated(f"{used} slots of {resource} are used, and {held} are held")
     for group, share in placement.items():
         if missing := [a for a in share.allocations if a not in holdings.get(share.resource_id, {})]:
             raise InvariantViolated(f"group {group!r} runs on allocations that are not held: {missing}")

@@ -1,0 +1,1 @@
+"""What one JobMaster decides: phases of the job, slots, deployments, failover. Pure."""

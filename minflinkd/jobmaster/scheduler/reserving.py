@@ -1,0 +1,43 @@
+"""Slots that the next version of the job wants, held while this version runs (H4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from minflinkd.jobmaster.scheduler.sizing import plan_anew
+from minflinkd.jobmaster.scheduler.state import JobState
+from minflinkd.jobmaster.scheduler.step import Step
+
+
+def reserve(this: Step, groups: Mapping[str, int]) -> None:
+    """Ask for more slots for these groups, for the version that will follow. Without groups, stop asking."""
+    state = this.state
+    own = state.pool.groups if state.reserving is None else state.reserving
+    wider = {g: replace(own[g], desired=n) for g, n in groups.items() if g in own and n > own[g].desired}
+    this.set(pool=replace(state.pool, groups={**own, **wider}), reserving=own if wider else None)
+
+
+def has_reserved(state: JobState) -> bool:
+    """Whether the version that will follow would get everything that was asked for."""
+    wanted = _reserved(state)
+    best = plan_anew(state) if wanted else {}
+    return all(g in best and best[g].parallelism >= slots for g, slots in wanted.items())
+
+
+def wider_than_any(state: JobState) -> tuple[str, int] | None:
+    """Return a group, and its width, that the next version wants and no TaskManager will ever have room for."""
+    if not state.largest:
+        return None
+    return next(((g, slots) for g, slots in sorted(_reserved(state).items()) if slots > state.largest), None)
+
+
+def _reserved(state: JobState) -> dict[str, int]:
+    """Return the groups for which more slots were asked than the job wants for itself, and how many.
+
+    The other groups may lack slots, as the job runs with fewer than it wants: that does not concern the next version.
+    """
+    if state.reserving is None:
+        return {}
+    own, groups = state.reserving, state.pool.groups
+    return {g: bounds.desired for g, bounds in groups.items() if bounds.desired > own[g].desired}

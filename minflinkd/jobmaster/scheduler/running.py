@@ -1,0 +1,157 @@
+"""Running and Rescaling: what a job does while all its tasks run.
+
+It grows into unused slots (R20), or gives them back (R4). Growth uses a last checkpoint, as a hot restart does: the
+tasks process nothing after it, stop, and restart from it with more parallelism. Nothing is read twice, and no slot is
+given back in between. Any failure on the way leads to an ordinary restart. If a job that has grown does not come up,
+for a reason that would end it, it restarts with the parallelism that it had before. After every such failure it waits
+longer before it grows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler import slot_pool
+from minflinkd.jobmaster.scheduler.phases import Growth, Rescaling, Running, WaitingForSlots
+from minflinkd.jobmaster.scheduler.placement import total
+from minflinkd.jobmaster.scheduler.sizing import plan_anew
+from minflinkd.jobmaster.scheduler.state import JobState
+from minflinkd.jobmaster.scheduler.step import Step
+from minflinkd.jobmaster.scheduler.streak import NO_FAILURES
+from minflinkd.runtime.ids import AllocationId
+
+DOUBLINGS = 6  # at most this many doublings of the cooldown
+
+
+def begin(this: Step) -> None:
+    state = this.state
+    this.mark("running")
+    this.enter(
+        Running(since=this.now, checkpointed=state.options.checkpoints.interval <= 0),
+        has_run=True,
+        takeover=None,
+        proven={group: share.parallelism for group, share in state.placement.items()},
+        proven_on=state.placement,
+        failed_growths=state.failed_growths if state.narrowed else 0,
+    )
+    attempts = {t: e.attempt_id for t, e in state.executions.items() if e.attempt_id is not None}
+    this.commands.append(ev.StartCheckpoints(attempts))
+
+
+def advance(this: Step, running: Running) -> None:
+    note_progress(this, running)
+    if not running.final_checkpoint_asked and all(e.input_ended for e in this.state.executions.values()):
+        this.enter(replace(running, final_checkpoint_asked=True))
+        this.commands.append(ev.TakeFinalCheckpoint(this.state.round))
+        return
+    running = _use_slots(this, running)
+    if _may_grow(this.state, running, this.now):
+        this.enter(Rescaling(running))
+        this.commands.append(ev.TakeRescaleCheckpoint(this.state.round))
+
+
+def note_progress(this: Step, running: Running) -> None:
+    """Note the first micro-batch, and that the job has proved healthy."""
+    state = this.state
+    if state.has_processed:
+        this.mark("first_batch")
+    if state.streak.failures and state.streak.is_over(running.since, this.now, checkpointed=running.checkpointed):
+        this.set(streak=NO_FAILURES)
+
+
+def next_wakeup(state: JobState, running: Running) -> tuple[float | None, ...]:
+    growth = None if isinstance(state.phase, Rescaling) else _growth_due(state, running)
+    proved = running.since + state.streak.probation if state.streak.failures and running.checkpointed else None
+    idle = min((since + state.options.slot_idle_timeout for since in running.idle.values()), default=None)
+    return growth, idle, proved
+
+
+# --- unused slots ----------------------------------------------------------------------------------------------------
+
+
+def _use_slots(this: Step, running: Running) -> Running:
+    """Note which slots are unused, and give back those that have been idle for a while.
+
+    Slots reserved for another version are neither used nor given back.
+    """
+    state = this.state
+    if state.reserving is not None:
+        return _noted(this, running, None, {})
+    better = plan_anew(state)
+    growing = total(better) > total(state.placement)
+    growth = running.growth if growing else None
+    if growing and (growth is None or growth.parallelism != total(better)):
+        growth = Growth(total(better), this.now)
+    used = {a for p in (state.placement, better if growing else {}) for share in p.values() for a in share.allocations}
+    wide = {} if growing else slot_pool.surplus(state.pool, state.placement)
+    idle = {a: running.idle.get(a, this.now) for a in sorted(state.pool.held) if a not in used or a in wide}
+    over = [a for a, since in idle.items() if this.now - since >= state.options.slot_idle_timeout]
+    _give_back_idle(this, over, wide)
+    return _noted(this, running, growth, {a: since for a, since in idle.items() if a not in over})
+
+
+def _noted(this: Step, running: Running, growth: Growth | None, idle: Mapping[AllocationId, float]) -> Running:
+    # Usually nothing has changed: this runs for every micro-batch of every job.
+    if (growth, idle) != (running.growth, running.idle):
+        running = replace(running, growth=growth, idle=idle)
+        this.enter(running)
+    return running
+
+
+def _give_back_idle(this: Step, over: list[AllocationId], wide: Mapping[AllocationId, tuple[int, ...]]) -> None:
+    """R4, H4: Give back idle allocations, and the surplus slots (`wide`) of allocations that the job runs on."""
+    give_back(this, [a for a in over if a not in wide])
+    by_address: dict[str, dict[AllocationId, tuple[int, ...]]] = {}
+    for allocation in (a for a in over if a in wide):
+        by_address.setdefault(this.state.pool.held[allocation].address, {})[allocation] = wide[allocation]
+    for address, unused in by_address.items():
+        this.set(pool=slot_pool.narrowed(this.state.pool, unused))
+        this.commands.append(ev.FreeAllocations(address, (), job_ended=False, surplus=unused))
+
+
+def give_back(this: Step, allocations: list[AllocationId], *, job_ended: bool = False) -> None:
+    if not allocations:
+        return
+    by_address: dict[str, list[AllocationId]] = {}
+    for allocation in sorted(allocations):
+        by_address.setdefault(this.state.pool.held[allocation].address, []).append(allocation)
+    this.commands += [ev.FreeAllocations(address, tuple(a), job_ended) for address, a in by_address.items()]
+    this.set(pool=slot_pool.dropped(this.state.pool, tuple(allocations)))
+
+
+# --- growth ----------------------------------------------------------------------------------------------------------
+
+
+def _growth_due(state: JobState, running: Running) -> float | None:
+    """Return when the job may grow, or None.
+
+    While the held slots are fewer than the job wants, it waits a while for more.
+    """
+    if (growth := running.growth) is None:
+        return None
+    all_wanted = growth.parallelism == sum(b.desired for b in state.pool.groups.values())
+    wait = 0.0 if all_wanted else state.options.resource_stabilization_timeout
+    cooldown = state.options.cooldown_after_rescaling * 2.0 ** min(state.failed_growths, DOUBLINGS)
+    return max(growth.since + wait, state.changed_at + cooldown)
+
+
+def _may_grow(state: JobState, running: Running, now: float) -> bool:
+    due = _growth_due(state, running)
+    ending = running.final_checkpoint_asked or any(e.input_ended for e in state.executions.values())
+    return due is not None and now >= due and not ending and not state.on_trial  # a checkpoint would end the trial (H7)
+
+
+def rescale_checkpoint_done(this: Step) -> None:
+    # `after` is no wider if slots were lost meanwhile. The job restarts anyway: its tasks process nothing more.
+    before, after = this.state.placement, plan_anew(this.state)
+    this.stop(this.state.tasks)
+    this.set(narrowed=False)
+    widths = ", ".join(f"{g} {before[g].parallelism} -> {s.parallelism}" for g, s in sorted(after.items()))
+    this.restart(WaitingForSlots(restart_at=this.now), cause=f"rescale: {widths}", rescale=True)
+
+
+def rescale_checkpoint_failed(this: Step, phase: Rescaling) -> None:
+    """Let the job run on as it is. It tries to grow again later."""
+    this.enter(replace(phase.before, growth=None), changed_at=this.now)

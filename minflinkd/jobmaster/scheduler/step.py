@@ -1,0 +1,91 @@
+"""One step of the scheduler, and the small operations that all of its parts use."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.execution import Execution
+from minflinkd.jobmaster.scheduler.phases import LEGAL, Phase, WaitingForSlots
+from minflinkd.jobmaster.scheduler.rollout import Rollout
+from minflinkd.jobmaster.scheduler.state import JobState
+from minflinkd.jobmaster.scheduler.streak import Failure
+from minflinkd.rpc.jobs import ExecutionState, FailureRecord
+from minflinkd.runtime.ids import IdSource, TaskId
+from minflinkd.runtime.machine import move
+
+KEPT_FAILURES = 32
+KEPT_ROLLOUTS = 32
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The randomness that a job's decisions may use. It is injected, so that a seed repeats a run exactly."""
+
+    ids: IdSource
+    rng: random.Random
+
+
+class Step:
+    """The state so far, and the commands in the order in which they must begin."""
+
+    def __init__(self, chance: Chance, state: JobState, now: float) -> None:
+        self.chance = chance
+        self.state = state
+        self.now = now
+        self.commands: list[ev.Command] = []
+
+    def set(self, **changes: Any) -> None:
+        self.state = replace(self.state, **changes)
+
+    def enter(self, phase: Phase, **changes: Any) -> None:
+        """Move to `phase`, or change the facts of the present one. Raises IllegalTransition."""
+        before = self.state
+        if type(phase) is not type(before.phase):
+            move(LEGAL, type(before.phase), type(phase), what="job")
+        self.set(phase=phase, **changes)
+        if (status := self.state.status) is not before.status:
+            self.set(entered={**before.entered, status: self.now})
+
+    def restart(self, phase: WaitingForSlots, *, cause: str, rescale: bool = False) -> None:
+        """Begin to bring the job up again. With `rescale` it grows: no failure caused this."""
+        rollouts = (*self.state.rollouts, Rollout(self.now, cause=cause, rescale=rescale))
+        self.enter(
+            phase,
+            restarts=self.state.restarts if rescale else self.state.restarts + 1,
+            rollouts=(*rollouts[:1], *rollouts[1:][-KEPT_ROLLOUTS:]),
+        )
+
+    def put(self, execution: Execution) -> None:
+        self.state = self.state.with_execution(execution)
+
+    def note(self, record: FailureRecord) -> None:
+        """Show the failure to users."""
+        self.set(failures=(*self.state.failures, Failure(self.now, record))[-KEPT_FAILURES:])
+
+    def mark(self, name: str) -> None:
+        """Note that a phase of bringing the job up has ended."""
+        rollouts = self.state.rollouts
+        if rollouts and (rollout := rollouts[-1].mark(name, self.now)) is not rollouts[-1]:
+            self.set(rollouts=(*rollouts[:-1], rollout))
+
+    def stop(self, tasks: Collection[TaskId]) -> None:
+        """Tell these tasks to end. The others run on, without checkpoints. The caller enters the next phase."""
+        cancels: list[ev.Command] = []
+        for task_id in sorted(tasks):
+            execution = self.state.executions[task_id]
+            if execution.state in (ExecutionState.CREATED, ExecutionState.SCHEDULED):
+                self.put(execution.to(ExecutionState.CANCELED, self.now))
+            elif execution.on_task_manager and execution.state is not ExecutionState.CANCELING:
+                self.put(execution.to(ExecutionState.CANCELING, self.now))
+                if execution.attempt_id is not None:
+                    cancels.append(ev.Cancel(execution.attempt_id, execution.address))
+        survivors = frozenset(
+            e.attempt_id
+            for e in self.state.executions.values()
+            if e.state is ExecutionState.RUNNING and e.attempt_id is not None
+        )
+        self.commands += [ev.StopCheckpoints(survivors), *cancels]
