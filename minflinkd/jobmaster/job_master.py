@@ -133,10 +133,13 @@ class JobMaster(CoreDriver[JobMasterCore]):
             timeout=options.checkpoints.timeout,
         )
         self.coordinator = CheckpointCoordinator(
-            job_id=job_id,
             options=options.checkpoints,
             store=CheckpointStore(
-                storages.at(context.checkpoint_root), job_id=job_id, epoch=options.checkpoints.epoch, turn=turn
+                storages.at(context.checkpoint_root),
+                job_id=job_id,
+                epoch=options.checkpoints.epoch,
+                turn=turn,
+                leads=leads,
             ),
             clock=clock,
             tasks=gateway,
@@ -144,7 +147,6 @@ class JobMaster(CoreDriver[JobMasterCore]):
             on_complete=self._checkpoint_completed,
             hooks=hooks.load(options.checkpoints.hooks, job_id),
             past=estate.statistics,
-            leads=leads,
         )
         self.coordinator.falls_with = self.crash
         self._scheduling = Scheduling(self._watch, self._feed, self.crashed)
