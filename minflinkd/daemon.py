@@ -28,6 +28,7 @@ from minflinkd.daemon_options import blob_options, dispatcher_options, master_ho
 from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.ha.embedded import StateDirectory, cluster_id, cluster_secret
+from minflinkd.jobmaster.chance import Chance
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
 from minflinkd.resourcemanager.launcher import TaskManagerLauncher
@@ -136,8 +137,7 @@ class Daemon(Component):
             storages=self._storages,
             blobs=self.blobs,
             clock=self._clock,
-            ids=ids,
-            rng=random.SystemRandom(),
+            chance=Chance(ids, random.SystemRandom()),
             options=options,
             leads=lambda: self._leadership.held,
         )
