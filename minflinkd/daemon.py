@@ -49,7 +49,7 @@ from minflinkd.runtime.ids import IdSource, ResourceId
 from minflinkd.runtime.supervisor import Supervisor
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager.child.java import check_java
-from minflinkd.taskmanager.settings import settings_of, write_settings
+from minflinkd.taskmanager.settings import DaemonAddress, settings_of, write_settings
 
 CHILD_REGISTRATION_TIMEOUT = 600.0  # seconds; a TaskManager of ours does not stay behind forever (R15)
 READY_FILE = "daemon.json"
@@ -280,15 +280,19 @@ class Daemon(Component):
 
     def _task_manager_command(self, resource_id: ResourceId, directory: Path) -> list[str]:
         """Write the TaskManager's settings and return its command line, which holds no secret."""
+        host, port = self.rpc.endpoint
         settings = settings_of(
             self.config,
             resource_id=resource_id,
-            daemon=self.rpc.endpoint,
-            secret_file=self._secret_file,
+            daemon=DaemonAddress(
+                host=host,
+                port=port,
+                secret_file=self._secret_file,
+                blob_url=self.blobs.url,
+                blob_store=self._blob_store,
+            ),
             directory=directory,
             registration_timeout=CHILD_REGISTRATION_TIMEOUT,
-            blob_url=self.blobs.url,
-            blob_store=self._blob_store,
         )
         file = directory / "taskmanager.json"
         write_settings(settings, file)
