@@ -19,13 +19,12 @@ from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler import machine as scheduler
 from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
-from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import ExecutionState
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Unreachable, job_master, task_manager
 from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Unknown, fenced
 from minflinkd.runtime.errors import Consequence
-from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId
+from minflinkd.runtime.ids import AttemptId, Chance, JobId, LeaderId, ResourceId
 from minflinkd.runtime.machine import Machine
 
 CANCEL_PATIENCE = 4  # cancellation timeouts; a TaskManager gives up on a task's session child sooner than this

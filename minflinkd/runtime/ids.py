@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import dataclass
 from typing import NewType
 
 from minflinkd.runtime.errors import InvalidId
@@ -59,6 +60,14 @@ class IdSource:
     def leader(self) -> LeaderId:
         self._leaders += 1
         return LeaderId(f"{self._epoch:08x}{self._leaders:08x}{self.hex(64)}")
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The randomness that a job's decisions may use. It is injected, so that a seed repeats a run exactly."""
+
+    ids: IdSource
+    rng: random.Random
 
 
 def _parse(kind: str, pattern: re.Pattern[str], text: str, want: str) -> str:

@@ -35,11 +35,11 @@ from minflinkd.jobmaster.scheduler.phases import (
 )
 from minflinkd.jobmaster.scheduler.rollout import Rollout
 from minflinkd.jobmaster.scheduler.state import JobState, Takeover
-from minflinkd.jobmaster.scheduler.step import Chance, Step
+from minflinkd.jobmaster.scheduler.step import Step
 from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
 from minflinkd.rpc.messages import TaskState, TaskStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind
-from minflinkd.runtime.ids import AttemptId
+from minflinkd.runtime.ids import AttemptId, Chance
 
 _REPORTED = {
     TaskState.DEPLOYING: ExecutionState.DEPLOYING,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from minflinkd.jobmaster.scheduler import events as ev
@@ -14,19 +13,11 @@ from minflinkd.jobmaster.scheduler.rollout import Rollout
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduler.streak import Failure
 from minflinkd.rpc.jobs import ExecutionState, FailureRecord
-from minflinkd.runtime.ids import IdSource, TaskId
+from minflinkd.runtime.ids import Chance, TaskId
 from minflinkd.runtime.machine import move
 
 KEPT_FAILURES = 32
 KEPT_ROLLOUTS = 32
-
-
-@dataclass(frozen=True)
-class Chance:
-    """The randomness that a job's decisions may use. It is injected, so that a seed repeats a run exactly."""
-
-    ids: IdSource
-    rng: random.Random
 
 
 class Step:

@@ -8,11 +8,10 @@ from minflinkd.jobgraph.model import Checkpointing, Input, RestartKind, RestartS
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import events as ev
-from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import job_master
 from minflinkd.runtime.errors import Consequence, ErrorInfo
-from minflinkd.runtime.ids import LeaderId, TaskId, VertexId
+from minflinkd.runtime.ids import Chance, LeaderId, TaskId, VertexId
 from minflinkd.runtime.units import Duration
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.party import Party

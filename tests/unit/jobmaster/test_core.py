@@ -8,10 +8,9 @@ from minflinkd.jobgraph.model import Checkpointing, RestartStrategy, RuntimeMode
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import events as ev
-from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.party import Ask
-from minflinkd.runtime.ids import IdSource, JobId, TaskId
+from minflinkd.runtime.ids import Chance, IdSource, JobId, TaskId
 from tests.unit.jobmaster.wide_job import BOOM, TM1, task
 
 JOB = JobId("1" * 32)

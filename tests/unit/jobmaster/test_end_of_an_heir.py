@@ -10,9 +10,8 @@ from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.machine import next_wakeup, step
 from minflinkd.jobmaster.scheduler.state import check_invariants, new_job
-from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc.messages import SlotOffer
-from minflinkd.runtime.ids import AllocationId, IdSource, ResourceId
+from minflinkd.runtime.ids import AllocationId, Chance, IdSource, ResourceId
 from tests.unit.jobmaster.wide_job import TM1, TM2, of_kind, task
 
 

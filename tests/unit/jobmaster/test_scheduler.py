@@ -16,12 +16,11 @@ from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.machine import next_wakeup, step
 from minflinkd.jobmaster.scheduler.phases import StandingDown, StoodDown
 from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
-from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.messages import SlotOffer, TaskMetrics, TaskState, TaskStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo
-from minflinkd.runtime.ids import AllocationId, AttemptId, IdSource, ResourceId, TaskId, VertexId
+from minflinkd.runtime.ids import AllocationId, AttemptId, Chance, IdSource, ResourceId, TaskId, VertexId
 from minflinkd.taskmanager.child.protocol import SessionLost
 
 TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")

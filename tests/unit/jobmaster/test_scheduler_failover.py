@@ -10,11 +10,10 @@ from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.machine import step
 from minflinkd.jobmaster.scheduler.phases import FindingRestorePoint
 from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
-from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import SlotOffer, TaskState, TaskStatus
 from minflinkd.runtime.errors import ErrorInfo
-from minflinkd.runtime.ids import AttemptId, IdSource, ResourceId, TaskId, VertexId
+from minflinkd.runtime.ids import AttemptId, Chance, IdSource, ResourceId, TaskId, VertexId
 from minflinkd.taskmanager.child.protocol import SessionLost
 
 TM = ResourceId("tm-1")

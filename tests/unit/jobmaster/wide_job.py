@@ -10,11 +10,10 @@ from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.machine import next_wakeup, step
 from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
-from minflinkd.jobmaster.scheduler.step import Chance
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import SlotNeed, SlotOffer, TaskState, TaskStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo
-from minflinkd.runtime.ids import AllocationId, AttemptId, IdSource, ResourceId, TaskId, VertexId
+from minflinkd.runtime.ids import AllocationId, AttemptId, Chance, IdSource, ResourceId, TaskId, VertexId
 from minflinkd.runtime.units import Duration
 
 TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")
