@@ -41,7 +41,7 @@ from minflinkd.jobmaster.job import Succession
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.scheduler.state import widths
 from minflinkd.jobmaster.sinks import leaves_sinks
-from minflinkd.jobmaster.succession import Estate, Heritage, NotStoodDown, Trial
+from minflinkd.jobmaster.succession import InheritedCheckpoints, NotStoodDown, PredecessorLeftovers, Trial
 from minflinkd.rpc.jobs import HotRestartJob, RescaleJob, RestartAnswer, RestartState
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
@@ -105,7 +105,7 @@ class HotRestarts(Component):
         self._clock = clock
         self._record = VersionRecord(job_id, versions, store=store, clock=clock, publish=self._publish, fall=self._fall)
         self._checking = False
-        self._estate: Estate | None = None
+        self._leftovers: PredecessorLeftovers | None = None
         self._interrupted = v.INTERRUPTED if versions.restart is not None else None  # why nobody carries it on
         self._crashes = 0  # of JobMasters, since the current version was brought up
 
@@ -243,7 +243,7 @@ class HotRestarts(Component):
         """Replace the JobMaster, which has stood down, by one of the version that is current now."""
         master, restart = self._masters.current, self.versions.restart
         self._crashes = 0
-        self._estate = None if master is None else master.estate()
+        self._leftovers = None if master is None else master.leftovers()
         self._masters.succeed()
         if restart is not None:
             self._watch(restart.number)
@@ -253,17 +253,17 @@ class HotRestarts(Component):
         await self._record.settled()
 
     def succession(self) -> Succession:
-        """Return what the JobMaster being made now takes over. An estate is given to one JobMaster only."""
-        current, estate = self.versions.current, self._estate
-        self._estate = None
-        heritage = Heritage(
+        """Return what the JobMaster being made now takes over. The leftovers are given to one JobMaster only."""
+        current, leftovers = self.versions.current, self._leftovers
+        self._leftovers = None
+        inherited = InheritedCheckpoints(
             current.base,
             current.allow_non_restored,
             current.allow_changed,
             sinks=self.versions.sinks,
             published=current.base_published,
         )
-        return Succession(heritage=heritage, estate=estate or Estate(), trial=self._trial())
+        return Succession(inherited=inherited, leftovers=leftovers or PredecessorLeftovers(), trial=self._trial())
 
     # --- 6 the trial -------------------------------------------------------------------------------------------------
 

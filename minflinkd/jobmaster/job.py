@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.model import JobGraph
-from minflinkd.jobmaster.succession import Estate, Heritage, Trial
+from minflinkd.jobmaster.succession import InheritedCheckpoints, PredecessorLeftovers, Trial
 from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.location import Location
@@ -47,6 +47,6 @@ class JobStorage:
 class Succession:
     """What a JobMaster takes over from those before it, and the trial of a version that has proven nothing yet."""
 
-    heritage: Heritage = field(default_factory=Heritage)
-    estate: Estate = field(default_factory=Estate)
+    inherited: InheritedCheckpoints = field(default_factory=InheritedCheckpoints)
+    leftovers: PredecessorLeftovers = field(default_factory=PredecessorLeftovers)
     trial: Trial | None = None

@@ -37,7 +37,7 @@ from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.sinks import JobSinks
-from minflinkd.jobmaster.succession import Estate
+from minflinkd.jobmaster.succession import PredecessorLeftovers
 from minflinkd.jobmaster.task_gateway import TaskManagerTasks
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.core_driver import CoreDriver
@@ -75,7 +75,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
         succession: Succession | None = None,
     ) -> None:
         succession = succession or Succession()
-        heritage, estate, trial = succession.heritage, succession.estate, succession.trial
+        inherited, leftovers, trial = succession.inherited, succession.leftovers, succession.trial
         job_id, graph, root, turn = job.job_id, job.graph, storage.root, storage.turn
         self.job_id = job_id
         self.graph = graph
@@ -93,7 +93,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
                 libraries=job.context.libraries,
                 on_trial=trial is not None,
             ),
-            heralded=estate.task_managers,
+            heralded=leftovers.task_managers,
             chance=chance,
         )
         super().__init__(
@@ -107,7 +107,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self._accepted = job
         self._noted = core.state  # what `_decided` has seen
         self._watch = StateWatch(lambda: core.state)
-        self._heritage = heritage
+        self._inherited = inherited
         self._on_end = on_end
         self._log = log.bind(job=job_id)
         gateway = TaskManagerTasks(
@@ -125,7 +125,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
             on_failure=self._checkpoints_failed,
             on_complete=self._checkpoint_completed,
             hooks=hooks.load(options.checkpoints.hooks, job_id),
-            past=estate.statistics,
+            past=leftovers.statistics,
         )
         self.coordinator.falls_with = self.crash
         self._scheduling = Scheduling(self._watch, self._feed, self.crashed)
@@ -133,7 +133,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self._proving = Proving(
             job_id,
             trial,
-            base=heritage.base,
+            base=inherited.base,
             scheduling=self._scheduling,
             coordinator=self.coordinator,
             clock=clock,
@@ -151,11 +151,11 @@ class JobMaster(CoreDriver[JobMasterCore]):
             job_id,
             coordinator=self.coordinator,
             origin=Origin(storage.storages, graph),
-            sinks=JobSinks(storage.storages, job_id=job_id, graph=graph, turn=turn, of_other_versions=heritage.sinks),
-            heritage=heritage,
+            sinks=JobSinks(storage.storages, job_id=job_id, graph=graph, turn=turn, of_other_versions=inherited.sinks),
+            inherited=inherited,
             clock=clock,
         )
-        self._inherited = estate.history
+        self._history_left = leftovers.history
         self._history = HistoryRecord(root, job_id=job_id, clock=clock, turn=turn, look=self.history)
         self._offsets = OffsetRecord(root, job_id=job_id, clock=clock, turn=turn)
         self.mailbox.on(m.AcknowledgeCheckpoint, self._acknowledge_checkpoint)
@@ -206,10 +206,12 @@ class JobMaster(CoreDriver[JobMasterCore]):
         rollouts = self._core.state.rollouts
         return {phase: self._wall(at) for phase, at in rollouts[-1].marks} if rollouts else {}
 
-    def estate(self) -> Estate:
+    def leftovers(self) -> PredecessorLeftovers:
         """Return what the next JobMaster can use of this one, which has stood down."""
         held = {h.resource_id for h in self._core.state.pool.held.values()}
-        return Estate(self.coordinator.statistics(), tuple(sorted(held)), self.history().of_another_version())
+        return PredecessorLeftovers(
+            self.coordinator.statistics(), tuple(sorted(held)), self.history().of_another_version()
+        )
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
@@ -217,14 +219,14 @@ class JobMaster(CoreDriver[JobMasterCore]):
         await self.coordinator.start()
         await self._offsets.load()
         recorded = await self._history.load()
-        history = self._inherited or recorded
+        history = self._history_left or recorded
         self.coordinator.counted(history.checkpoints)
         self.tasks.loop("record of failures", self._history.keep)
         self.tasks.loop("record of offsets", lambda: self._offsets.keep(self.offsets))
         if self._restoring.claims:
             self.tasks.job("claimed checkpoint", self._restoring.drop_claimed(), on_error=lambda _: None)
         point = self.coordinator.latest()
-        of_this_version = point is not None and point.checkpoint_id > self._heritage.base
+        of_this_version = point is not None and point.checkpoint_id > self._inherited.base
         ran_with = {s.task_id: s.parallelism for s in point.tasks} if point is not None and of_this_version else {}
         await super()._start()  # without a pause before `Started`: the core takes no message before that event
         self._feed(

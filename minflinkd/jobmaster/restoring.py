@@ -13,7 +13,7 @@ from minflinkd.checkpoint.row_counts import row_counts
 from minflinkd.jobgraph.model import Task
 from minflinkd.jobmaster.origin import Origin
 from minflinkd.jobmaster.sinks import JobSinks
-from minflinkd.jobmaster.succession import Heritage
+from minflinkd.jobmaster.succession import InheritedCheckpoints
 from minflinkd.rpc.messages import TaskRestore
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.clock import Clock
@@ -43,13 +43,13 @@ class Restoring:
         coordinator: CheckpointCoordinator,
         origin: Origin,
         sinks: JobSinks,
-        heritage: Heritage,
+        inherited: InheritedCheckpoints,
         clock: Clock,
     ) -> None:
         self._coordinator = coordinator
         self._origin = origin
         self._sinks = sinks
-        self._heritage = heritage
+        self._inherited = inherited
         self._clock = clock
         self._log = log.bind(job=job_id)
 
@@ -74,7 +74,7 @@ class Restoring:
             return RestorePoint(start.checkpoint_id, start.restores)  # rows of another job do not count as this one's
         if point is None:
             return RestorePoint()
-        restores = self._heritage.restores(point, tasks)
+        restores = self._inherited.restores(point, tasks)
         return RestorePoint(point.checkpoint_id, restores, row_counts(point.tasks, tasks))
 
     async def settle(self) -> CompletedCheckpoint | None:

@@ -31,7 +31,7 @@ class NotStoodDown(MinflinkError):
 
 
 @dataclass(frozen=True)
-class Estate:
+class PredecessorLeftovers:
     """What a JobMaster that stood down leaves to the next. It must be used at once or not at all."""
 
     statistics: CheckpointStatistics = field(default_factory=CheckpointStatistics)
@@ -40,7 +40,7 @@ class Estate:
 
 
 @dataclass(frozen=True)
-class Heritage:
+class InheritedCheckpoints:
     """What a version needs to know about the versions before it.
 
     Checkpoints up to `base` belong to an earlier version: their state is matched to the tasks by vertices (C25). If

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.job import Succession
-from minflinkd.jobmaster.succession import Heritage, Trial
+from minflinkd.jobmaster.succession import InheritedCheckpoints, Trial
 from minflinkd.runtime.errors import ErrorInfo
 from tests.sim.jobmaster.world import World, new_master
 from tests.untimed_storage import untimed_storages
@@ -52,10 +52,10 @@ async def succeeded(
     """Start the next JobMaster, for another version, after the present one has stood down."""
     heard = heard or Heard()
     before = world.master
-    estate = before.estate()
+    leftovers = before.leftovers()
     await before.aclose()
     storages = untimed_storages()
-    succession = Succession(heritage=Heritage(base, allow), estate=estate, trial=heard.trial)
+    succession = Succession(inherited=InheritedCheckpoints(base, allow), leftovers=leftovers, trial=heard.trial)
     after = new_master(world, job, storages, tmp_path, succession, **checkpoints)
     world.master = after
     async with after:

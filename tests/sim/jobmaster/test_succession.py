@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from minflinkd.jobgraph.model import Task, Vertex
-from minflinkd.jobmaster.succession import Heritage, NotStoodDown
+from minflinkd.jobmaster.succession import InheritedCheckpoints, NotStoodDown
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import RESOURCE_MANAGER
@@ -112,9 +112,9 @@ def test_rows_that_a_sink_owed_are_left_behind_with_it_only_where_they_are_commi
     owed = tuple(SinkTransaction(job_id=JOB, sink=sink, checkpoint_id=5) for sink in ("gone", "a"))
     point = completed(5, replace(snapshot(5, TaskId("a"), AttemptId("1" * 32)), transactions=owed))
     tasks = {TaskId("a"): Task(id=TaskId("a"), vertices=(Vertex(id=VertexId("a")),), parallelism=1)}
-    (restore,) = Heritage(5, published=published).restores(point, tasks).values()
+    (restore,) = InheritedCheckpoints(5, published=published).restores(point, tasks).values()
     assert [t.sink for t in restore.snapshot.transactions] == (["a"] if published else ["gone", "a"])
-    (restore,) = Heritage(4, published=True).restores(point, tasks).values()
+    (restore,) = InheritedCheckpoints(4, published=True).restores(point, tasks).values()
     assert restore.snapshot.transactions == owed, "of this version itself"
 
 
@@ -125,7 +125,7 @@ def test_state_of_an_earlier_version_must_mean_the_same_unless_that_is_allowed(
     """Meanings are compared even if the earlier version had no checkpoint when it was asked to make way (H2)."""
     point = completed(5, snapshot(5, TaskId("a"), AttemptId("1" * 32)))
     tasks = {TaskId("a"): Task(id=TaskId("a"), vertices=(Vertex(id=VertexId("a")),), parallelism=1)}
-    (restore,) = Heritage(base, allow_changed=allowed).restores(point, tasks).values()
+    (restore,) = InheritedCheckpoints(base, allow_changed=allowed).restores(point, tasks).values()
     assert restore.same_meaning is compared
 
 
