@@ -7,6 +7,7 @@ ids/<first>                           a block of checkpoint ids that one coordin
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
@@ -45,6 +46,11 @@ def parse_physical_file(name: str) -> tuple[int, int]:
 
 def is_physical_file(name: str) -> bool:
     return _PHYSICAL.fullmatch(name) is not None
+
+
+def is_metadata_file(name: str) -> bool:
+    """Whether it is the metadata of a checkpoint, or of a savepoint that somebody put into the directory."""
+    return posixpath.basename(name) == METADATA
 
 
 def parse_metadata_file(name: str) -> int | None:
