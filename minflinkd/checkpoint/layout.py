@@ -1,6 +1,7 @@
 """Names in a job's checkpoint directory (docs/checkpoints.md), all relative to it.
 
 chk-<n>/_metadata                     a completed checkpoint; it is complete once this exists
+chk-<n>/_discarded                    what was its metadata, until the files of a claimed checkpoint are deleted
 <epoch>-<n>-<TM>-<attempt>-<k>.seg    a physical file, named by `filemerging`, which writes it
 ids/<first>                           a block of checkpoint ids that one coordinator has reserved
 """
@@ -13,6 +14,7 @@ import re
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
 METADATA = "_metadata"
+DISCARDED = "_discarded"
 IDS = "ids"
 
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
