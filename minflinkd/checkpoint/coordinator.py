@@ -33,6 +33,7 @@ from minflinkd.checkpoint.machine.state import (
     holds,
     may_restore,
     next_wakeup,
+    retained,
 )
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
@@ -265,6 +266,10 @@ class CheckpointCoordinator(Component):
         """Return the latest checkpoint that all tasks have published."""
         published = [c for c in self._state.completed if c.checkpoint_id not in self._state.unconfirmed]
         return published[-1] if published else None
+
+    def retained(self) -> tuple[int, ...]:
+        """Return the ids of the checkpoints that stay if the job ends now and its checkpoints are retained."""
+        return retained(self._state)
 
     def statistics(self) -> CheckpointStatistics:
         return self._tracker.statistics(self._state, files_deleted=self._deleting.files_deleted)

@@ -49,7 +49,7 @@ class Deleting:
             due=deletion_queue.next_wakeup,
             tick=deletion_queue.Tick(),
             carry_out=self._carry_out,
-            ended=lambda: tasks.closed,  # the next coordinator finds what is left
+            ended=lambda: tasks.closed,  # the next coordinator finds what is left, or the cleanup after the job's end
         )
         self._feed = self._driver.feed
         self.files_deleted = 0

@@ -2,10 +2,12 @@
 
 <directory>/chk-<n>/_metadata    a checkpoint: its files lie in <directory>, beside those of other checkpoints
 <savepoint>/_metadata            a savepoint: its files lie beside its metadata, wherever it was moved to
+.../_discarded                   what was its metadata; its files are being deleted
 """
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from dataclasses import dataclass, replace
 
@@ -41,14 +43,34 @@ async def read_external(storages: Storages, path: str) -> External:
 
     Raises NoCheckpointThere, CorruptMetadata, MetadataTooNew, UnknownScheme, StorageError.
     """
-    place = storages.at(path.rstrip("/"))
-    metadata = place if place.name == layout.METADATA else place.child(layout.METADATA)
+    metadata = _metadata_at(storages, path)
     try:
-        checkpoint = decode(await metadata.read_bytes())
+        return await _read(metadata, metadata)
     except ObjectNotFound as error:
         raise NoCheckpointThere(
             f"there is no {metadata.uri}", hint="the path of a savepoint, or of a checkpoint's chk-<n> directory"
         ) from error
+
+
+async def read_to_discard(storages: Storages, path: str) -> External:
+    """Like `read_external`, but it also finds what an interrupted deletion has left, so that it can be completed."""
+    try:
+        return await read_external(storages, path)
+    except NoCheckpointThere as error:
+        metadata = _metadata_at(storages, path)
+        try:
+            return await _read(metadata, parent(metadata).child(layout.DISCARDED))
+        except ObjectNotFound:
+            raise error from None
+
+
+def _metadata_at(storages: Storages, path: str) -> Location:
+    place = storages.at(path.rstrip("/"))
+    return place if place.name == layout.METADATA else place.child(layout.METADATA)
+
+
+async def _read(metadata: Location, object_: Location) -> External:
+    checkpoint = decode(await object_.read_bytes())
     directory = parent(metadata)
     return External(checkpoint, metadata, directory if checkpoint.self_contained else parent(directory))
 
@@ -70,23 +92,27 @@ async def newest_below(root: Location) -> External | None:
 
 
 async def discard_external(external: External) -> None:
-    """Delete its metadata first, then what no other checkpoint in the same directory refers to. Idempotent.
+    """Delete a checkpoint, and those of its files to which no other checkpoint in the same directory refers.
+
+    Its metadata is renamed first: it is no checkpoint any more, and it is still known which files are to go. So after
+    an interruption, `read_to_discard` and another call complete the deletion.
 
     Raises StorageError, and InvalidPhysicalFile before anything is deleted.
     """
     names = external.checkpoint.physical_files()
     for name in names:
         layout.parse_physical_file(name)
-    await external.metadata.delete()
+    directory, record = external.directory, external.directory.child(layout.DISCARDED)
+    with contextlib.suppress(ObjectNotFound):  # it was renamed before
+        await external.metadata.rename(record)
     if external.checkpoint.self_contained:
-        await external.directory.delete_children(names)
-        await external.directory.storage.delete([external.directory.path], below=external.directory.path)
-        return
-    others, readable = await _others(external.root)
-    if not readable:
-        return  # unreadable metadata may refer to them
-    kept = frozenset[str]().union(*(other.physical_files() for other in others))
-    await external.root.delete_children(names - kept)
+        await directory.delete_children(names)
+    else:
+        others, readable = await _others(external.root)
+        if readable:  # otherwise they become orphans: unreadable metadata may refer to them
+            kept = frozenset[str]().union(*(other.physical_files() for other in others))
+            await external.root.delete_children(names - kept)
+    await directory.storage.delete([record.path, directory.path], below=directory.path)
 
 
 async def _others(root: Location) -> tuple[list[CompletedCheckpoint], bool]:

@@ -1,17 +1,20 @@
 """Names in a job's checkpoint directory (docs/checkpoints.md), all relative to it.
 
 chk-<n>/_metadata                     a completed checkpoint; it is complete once this exists
+chk-<n>/_discarded                    what was its metadata, until the files of a claimed checkpoint are deleted
 <epoch>-<n>-<TM>-<attempt>-<k>.seg    a physical file, named by `filemerging`, which writes it
 ids/<first>                           a block of checkpoint ids that one coordinator has reserved
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
 METADATA = "_metadata"
+DISCARDED = "_discarded"
 IDS = "ids"
 
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
@@ -45,6 +48,11 @@ def parse_physical_file(name: str) -> tuple[int, int]:
 
 def is_physical_file(name: str) -> bool:
     return _PHYSICAL.fullmatch(name) is not None
+
+
+def is_metadata_file(name: str) -> bool:
+    """Whether it is the metadata of a checkpoint, or of a savepoint that somebody put into the directory."""
+    return posixpath.basename(name) == METADATA
 
 
 def parse_metadata_file(name: str) -> int | None:

@@ -47,8 +47,8 @@ class Directory:
 
     def add(self, name: str, entry: Entry) -> None:
         self.newest_ms = max(self.newest_ms, entry.modified_ms)
-        if posixpath.basename(name) == layout.METADATA:
-            self.metadata.add(name)  # also that of a savepoint that somebody put here
+        if layout.is_metadata_file(name):
+            self.metadata.add(name)
         elif layout.is_physical_file(name):
             self.files.append(OrphanFile(name, entry.size, entry.modified_ms))
 
@@ -65,18 +65,27 @@ async def orphans_of(job_id: JobId, place: Location, listed: Directory, *, befor
     """Return the orphans of a job that does not run here. Raises StorageError."""
     if listed.newest_ms >= before_ms:
         return JobOrphans(job_id=job_id, skipped=RECENT)
-    referenced: set[str] = set()
-    for name in sorted(listed.metadata):
-        try:
-            checkpoint = await read_checkpoint(place.child(name))
-        except ObjectNotFound:
-            return JobOrphans(job_id=job_id, skipped=CHANGED)
-        except (CorruptMetadata, MetadataTooNew):
-            return JobOrphans(job_id=job_id, skipped=UNREADABLE)
+    try:
+        needed = await referenced(place, listed.metadata)
+    except ObjectNotFound:
+        return JobOrphans(job_id=job_id, skipped=CHANGED)
+    except (CorruptMetadata, MetadataTooNew):
+        return JobOrphans(job_id=job_id, skipped=UNREADABLE)
+    return chosen(job_id, listed.files, {file.name for file in listed.files} - needed, before_ms=before_ms)
+
+
+async def referenced(place: Location, metadata: Iterable[str]) -> frozenset[str]:
+    """Return the physical files that the checkpoints and savepoints in a job's directory refer to.
+
+    Raises ObjectNotFound, CorruptMetadata, MetadataTooNew, StorageError.
+    """
+    found: set[str] = set()
+    for name in sorted(metadata):
+        checkpoint = await read_checkpoint(place.child(name))
         beside = posixpath.dirname(name)
         root = beside if checkpoint.self_contained else posixpath.dirname(beside)
-        referenced |= {posixpath.join(root, file) for file in checkpoint.physical_files()}
-    return chosen(job_id, listed.files, {file.name for file in listed.files} - referenced, before_ms=before_ms)
+        found |= {posixpath.join(root, file) for file in checkpoint.physical_files()}
+    return frozenset(found)
 
 
 def chosen(job_id: JobId, files: Iterable[OrphanFile], unreferenced: Iterable[str], *, before_ms: int) -> JobOrphans:

@@ -74,6 +74,7 @@ class Dispatcher(Component):
             checkpoints_of=self._factory.checkpoints_of,
             new_leader_id=chance.ids.leader,
             expiration=lambda: self.options.result_expiration,
+            leads=leads,
         )
         self._analyzer = Analyzer(
             network=network,
@@ -252,7 +253,13 @@ class Dispatcher(Component):
             if self._runs.get(run.job_id) is run:
                 del self._runs[run.job_id]
 
-        self._results.ended(run.result, store=run.store_result, close=close, leader_id=run.leader_id)
+        self._results.ended(
+            run.result,
+            store=run.store_result,
+            close=close,
+            savepoints_ended=run.savepoints_ended,
+            leader_id=run.leader_id,
+        )
 
     # --- requests ------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 from msgspec.structs import replace
 
+from minflinkd.checkpoint.retained import retain_only
 from minflinkd.dispatcher.blobs import Blobs
 from minflinkd.dispatcher.job_store import JobStore, StoredResult, Unreadable
 from minflinkd.rpc.jobs import JobStatus
@@ -19,6 +20,7 @@ from minflinkd.rpc.network import RESOURCE_MANAGER, Fenced, Network
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.ids import JobId, LeaderId
+from minflinkd.runtime.supervisor import nothing
 from minflinkd.storage.location import Location
 
 log = structlog.get_logger(__name__)
@@ -45,7 +47,9 @@ class JobResults(Component):
         checkpoints_of: Callable[[JobId], Location],
         new_leader_id: Callable[[], LeaderId],
         expiration: Callable[[], float],
+        leads: Callable[[], bool],
     ) -> None:
+        """`leads`: whether it is certain that no other daemon leads now."""
         super().__init__("results of jobs")
         self._store = store
         self._blobs = blobs
@@ -54,6 +58,7 @@ class JobResults(Component):
         self._checkpoints_of = checkpoints_of
         self._new_leader_id = new_leader_id
         self._expiration = expiration
+        self._leads = leads
         self._results: dict[JobId, StoredResult] = {}
         self.unreadable: tuple[Unreadable, ...] = ()  # left alone; set at the start
 
@@ -74,21 +79,33 @@ class JobResults(Component):
                 self._results[result.details.job_id] = result
                 if result.dirty:
                     job_id = result.details.job_id
-                    self.tasks.job(f"cleanup of {job_id}", self._clean_up(result, ()))
+                    self.tasks.job(f"cleanup of {job_id}", self._clean_up(result))
         self.tasks.loop("expiry", self._expire)
 
-    def ended(self, result: StoredResult, *, store: Step, close: Step, leader_id: LeaderId | None) -> None:
-        """The job has ended: do the rest. `store` stores this result, `close` ends the job's JobMaster."""
-        self.tasks.job(f"end of {result.details.job_id}", self._end(result, store, close, leader_id))
+    def ended(
+        self, result: StoredResult, *, store: Step, close: Step, savepoints_ended: Step, leader_id: LeaderId | None
+    ) -> None:
+        """The job has ended: do the rest.
 
-    async def _end(self, result: StoredResult, store: Step, close: Step, leader_id: LeaderId | None) -> None:
+        `store` stores this result, `close` ends the job's JobMaster, and `savepoints_ended` returns when the job's
+        checkpoints are not being copied any more.
+        """
+
+        async def end() -> None:
+            await until_done(self._clock, f"result of {job_id}", store)
+            self._results[job_id] = result
+            await self._clean_up(result, close=close, savepoints_ended=savepoints_ended, leader_id=leader_id)
+
         job_id = result.details.job_id
-        await until_done(self._clock, f"result of {job_id}", store)
-        self._results[job_id] = result
-        await self._clean_up(result, (("JobMaster", close),), leader_id)
+        self.tasks.job(f"end of {job_id}", end())
 
     async def _clean_up(
-        self, result: StoredResult, first: tuple[tuple[str, Step], ...], leader_id: LeaderId | None = None
+        self,
+        result: StoredResult,
+        *,
+        close: Step = nothing,
+        savepoints_ended: Step = nothing,
+        leader_id: LeaderId | None = None,
     ) -> None:
         """Clean up after a job.
 
@@ -99,9 +116,10 @@ class JobResults(Component):
         # If the job's last leader is not known, use a later one than any that it had.
         leader = self._new_leader_id() if leader_id is None else leader_id
         steps: tuple[tuple[str, Step], ...] = (
-            *first,
+            ("JobMaster", close),
             ("slots", lambda: self._release_slots(job_id, leader)),
-            *(() if keeps_checkpoints(result) else (("checkpoints", self._checkpoints_of(job_id).delete_tree),)),
+            ("savepoints", savepoints_ended),
+            ("checkpoints", lambda: self._delete_checkpoints(result)),
             ("blobs", lambda: self._blobs.delete_job(job_id)),
             ("clean result", lambda: self._store.put_result(clean)),
         )
@@ -115,6 +133,14 @@ class JobResults(Component):
             await self._network.ask(RESOURCE_MANAGER, farewell, timeout=FAREWELL_TIMEOUT)
         except Fenced as error:
             log.info("the ResourceManager knew that the job has ended", job=job_id, error=str(error))
+
+    async def _delete_checkpoints(self, result: StoredResult) -> None:
+        """Delete what nobody needs any more of the job's checkpoints."""
+        directory = self._checkpoints_of(result.details.job_id)
+        if not keeps_checkpoints(result):
+            await directory.delete_tree()
+        elif result.retained and result.kept is not None:
+            await retain_only(directory, result.kept, leads=self._leads)
 
     async def _expire(self) -> None:
         while True:

@@ -22,6 +22,7 @@ from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredResult
 from minflinkd.dispatcher.versions import Versions
 from minflinkd.dispatcher.versions import shown as restarts_of
 from minflinkd.jobmaster.job_master import JobMaster
+from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.rpc.jobs import FailureRecord, JobDetails, JobStatus
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
@@ -68,6 +69,7 @@ class JobRun(Component):
         self._past: JobDetails | None = None  # as shown by the last JobMaster that made way for another version
         self._between = False  # one has made way, and the next is not up
         self._hopeless = 0
+        self._savepoints: Savepoints | None = None  # of the JobMaster that ended the job
         self._storing = asyncio.Lock()
         self._turn = StorageTurn(f"job {stored.job_id}")  # outlives the JobMasters, as their work in the storage may
         self._masters: Supervisor[JobMaster] = Supervisor(
@@ -202,8 +204,15 @@ class JobRun(Component):
         details = self._with_restarts(replace(details, failures=tuple(failures[:KEPT_FAILURES])))
         options = self._factory.checkpoint_options(self.stored.graph)
         retained = options.retain_on_cancellation and details.status is not JobStatus.FINISHED
-        retained = retained or (self.master is not None and self.master.savepoints.keeps_checkpoints)
-        self.result = StoredResult(dirty=True, details=details, checkpoints=self.checkpoints(), retained=retained)
+        kept: tuple[int, ...] | None = None
+        if (master := self.master) is not None:
+            self._savepoints = master.savepoints
+            retained = retained or master.savepoints.keeps_checkpoints
+            # Otherwise an earlier checkpoint may be the only record of what is to be settled by hand.
+            kept = master.coordinator.retained() if details.sinks_settled else None
+        self.result = StoredResult(
+            dirty=True, details=details, checkpoints=self.checkpoints(), retained=retained, kept=kept
+        )
         self._masters.retire()
         self._on_end(self)
 
@@ -216,6 +225,11 @@ class JobRun(Component):
         shown = waiting(self.stored)
         timestamps = {**shown.timestamps, JobStatus.CANCELED.value: now}
         self._end(replace(shown, status=JobStatus.CANCELED, end_ms=now, timestamps=timestamps, sinks_settled=False))
+
+    async def savepoints_ended(self) -> None:
+        """Return when no savepoint is being made any more: until then its checkpoint must stay."""
+        if self._savepoints is not None:
+            await self._savepoints.ended()
 
     async def store_result(self) -> None:
         """Store the result. It is durable on return. Raises StorageError."""

@@ -66,6 +66,7 @@ class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
     details: JobDetails
     checkpoints: CheckpointStatistics = CheckpointStatistics()
     retained: bool = False  # the job's checkpoints belong to their user from now on: nobody else deletes them
+    kept: tuple[int, ...] | None = None  # the checkpoints that are retained; None: all that exist
 
 
 class JobStore:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from minflinkd.checkpoint.external import discard_external, read_external
+from minflinkd.checkpoint.external import discard_external, read_to_discard
 from minflinkd.dispatcher.job_run import JobRun
 from minflinkd.dispatcher.operations import Operations
 from minflinkd.jobmaster.job_master import JobMaster
@@ -117,7 +117,7 @@ class SavepointRequests:
 
         Raises NoCheckpointThere, Conflict for a checkpoint that its own job still needs, StorageError.
         """
-        found = await read_external(self._storages, path)
+        found = await read_to_discard(self._storages, path)
         owner = found.checkpoint.job_id
         if not found.checkpoint.self_contained and self._runs(owner):
             raise Conflict(f"{found.directory.uri} is a checkpoint of job {owner}, which runs", hint="cancel it first")

@@ -18,6 +18,7 @@ from minflinkd.checkpoint.external import (
     newest_below,
     parent,
     read_external,
+    read_to_discard,
 )
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.state_matching import match_tasks
@@ -127,7 +128,7 @@ class Origin:
         assert self.graph.restore is not None
         assert self.graph.restore.path is not None
         try:
-            origin = await read_external(self.storages, self.graph.restore.path)
+            origin = await read_to_discard(self.storages, self.graph.restore.path)
         except NoCheckpointThere:
             return
         await discard_external(origin)

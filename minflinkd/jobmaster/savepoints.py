@@ -63,6 +63,9 @@ class Savepoints:
         self._scheduling = scheduling
         self._drain_task = drain_task
         self._drain: Drain | None = None
+        self._under_way = 0
+        self._none_under_way = asyncio.Event()
+        self._none_under_way.set()
         self.keeps_checkpoints = False  # after a drain without a savepoint, they are all that is left of the job
 
     async def take(self, directory: Location) -> str:
@@ -117,6 +120,10 @@ class Savepoints:
         else:
             drain.savepoint.set_result(path)
 
+    async def ended(self) -> None:
+        """Return when no savepoint is being made. One that is being copied goes on after the JobMaster has closed."""
+        await self._none_under_way.wait()
+
     def tasks_stopped(self) -> None:
         if self._drain is not None:
             self._drain.failed(StopFailed("the job's tasks ended before they were drained", hint="the job goes on"))
@@ -147,6 +154,8 @@ class Savepoints:
         raise AssertionError("unreachable")
 
     async def _write(self, checkpoint: CompletedCheckpoint, directory: Location) -> str:
+        self._under_way += 1
+        self._none_under_way.clear()
         try:
             await self._coordinator.published(checkpoint.checkpoint_id)
             return (await write_savepoint(self._root, checkpoint, directory)).uri
@@ -155,3 +164,7 @@ class Savepoints:
                 f"checkpoint {checkpoint.checkpoint_id} is complete, and no savepoint could be made of it: {error}",
                 hint=error.hint,
             ) from error
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._none_under_way.set()

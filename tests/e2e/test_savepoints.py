@@ -203,14 +203,7 @@ async def test_a_retained_checkpoint_is_claimed_by_the_job_that_starts_from_it(
     await processed(cluster, job_id, 6)
     for _ in range(2):
         await cluster.client.checkpoint(job_id)
-
-    async def alone() -> bool:
-        found = files_below(cluster.state / "checkpoints")
-        return len([path for path in found if path.name == "_metadata" and job_id in str(path)]) == 1
-
-    # A checkpoint that is subsumed at the moment of the cancellation may stay, and nobody claims that one.
-    await until("the first checkpoint is deleted", alone, timeout=20)
-    await cluster.cancel(job_id)
+    await cluster.cancel(job_id)  # perhaps before the first checkpoint is deleted: it goes all the same
     latest = (await cluster.client.checkpoints(job_id)).latest.completed
     assert latest is not None
     assert latest.external_path is not None

@@ -116,6 +116,11 @@ def pause_ends(state: State) -> float:
     return 0.0 if state.last_ended is None else state.last_ended + state.options.min_pause
 
 
+def retained(state: State) -> tuple[int, ...]:
+    """Return the ids of the checkpoints that stay if the job ends now, with everything published."""
+    return tuple(checkpoint.checkpoint_id for checkpoint in state.completed[-state.options.num_retained :])
+
+
 def retained_files(state: State) -> frozenset[str]:
     return frozenset().union(*(checkpoint.physical_files() for checkpoint in state.completed))
 

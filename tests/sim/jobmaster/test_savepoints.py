@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from minflinkd.checkpoint.external import read_external
-from minflinkd.checkpoint.savepoints import SavepointNotWritten
+from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.savepoints import SavepointNotWritten, write_savepoint
 from minflinkd.jobgraph.model import Restore, RestoreMode
+from minflinkd.jobmaster import savepoints
 from minflinkd.jobmaster.savepoints import StopFailed
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
@@ -55,6 +58,33 @@ async def test_a_job_is_stopped_behind_its_savepoint(tmp_path: Path) -> None:
         await until(lambda: world.ended)
         assert world.story[:3] == ["deploy 0", "trigger 1 and stop", "publish 1"]
         assert world.story[-1] == "end FINISHED"
+
+
+async def test_a_savepoint_that_is_being_copied_is_known_until_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is cancelled meanwhile. Its checkpoints must stay until the copy is complete (C24)."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments: Location | CompletedCheckpoint) -> Location:
+        begun.set()
+        await go.wait()
+        return await write_savepoint(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(savepoints, "write_savepoint", slow)
+    async with running(tmp_path) as world:
+        await world.master.savepoints.ended()  # none is being made
+        taking = asyncio.ensure_future(world.master.savepoints.take(place(tmp_path / "savepoints")))
+        await begun.wait()
+        world.master.cancel()
+        await until(lambda: world.ended)
+        await world.master.aclose()
+        ended = asyncio.ensure_future(world.master.savepoints.ended())
+        await asyncio.sleep(60)
+        assert not ended.done()
+        go.set()
+        await ended
+        await read_external(untimed_storages(), await taking)
 
 
 async def test_a_stop_whose_savepoint_cannot_be_written_restarts_the_job(tmp_path: Path) -> None:

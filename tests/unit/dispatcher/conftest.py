@@ -96,6 +96,8 @@ class Cluster:
     declared: list[m.DeclareNeeds] = field(default_factory=list)
     wanted: list[tuple[m.Library, ...]] = field(default_factory=list)  # libraries, by each request for a session
     no_session: bool = False
+    heartbeat_timeout: float = 0.5  # with the next one: how long the end of a job waits for earlier attempts
+    cancellation_timeout: float = 30.0
     before_analysis: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
@@ -147,7 +149,8 @@ class Cluster:
                     restart_strategy=RestartStrategy(),
                     checkpoints=CheckpointOptions(),
                     heartbeat_interval=0.05,
-                    heartbeat_timeout=0.5,
+                    heartbeat_timeout=self.heartbeat_timeout,
+                    cancellation_timeout=self.cancellation_timeout,
                 ),
             ),
         )

@@ -22,26 +22,9 @@ from minflinkd.storage.faulty import FaultyStorage
 from minflinkd.storage.interface import StorageUnavailable
 from minflinkd_local import LocalStorage
 from tests.unit.dispatcher.conftest import Cluster, until
+from tests.unit.dispatcher.dying_storage import DyingStorage
 
 JOB = JobId("1" * 32)
-
-
-class DyingStorage(FaultyStorage):
-    """A storage in which every request fails from the n-th on, as for a process that was killed then.
-
-    The n-th request may have been carried out.
-    """
-
-    dead = False
-
-    def _count(self, *, done: bool) -> None:
-        if self.dead:
-            raise StorageUnavailable("injected: dead")
-        try:
-            super()._count(done=done)
-        except StorageUnavailable:
-            self.dead = True
-            raise
 
 
 @pytest.fixture(autouse=True)
