@@ -9,10 +9,11 @@ from typing import Any
 
 from minflinkd.rest.schemas import Orphans
 from minflinkd.runtime.crash_points import CrashPoint
-from tests.cluster import until, write_job
+from tests.cluster import write_job
 from tests.exactly_once.crashes import Crashes
 from tests.exactly_once.stored import StoredCheckpoints
 from tests.files import files_below
+from tests.waiting import until
 
 FILE_MERGING = "execution.checkpointing.file-merging"
 SETTINGS = {f"{FILE_MERGING}.max-file-size": "4 KiB", f"{FILE_MERGING}.max-space-amplification": 1.05}
@@ -43,7 +44,7 @@ class MergedFiles(Crashes):
         await self.settle()
         for job_id in self.ids.values():
             await self.cluster.cancel(job_id)
-        await until("no job has a JobMaster", self._without_masters, timeout=60)
+        await until(self._without_masters, "no job has a JobMaster", timeout=60)
         async with self.cluster.configured(**{f"{FILE_MERGING}.orphan-grace": "1 s"}):
             await self._sweep()
         for name, job_id in self.ids.items():
@@ -68,7 +69,7 @@ class MergedFiles(Crashes):
 
     async def _sweep(self) -> None:
         """List the orphans, and delete them: exactly the files that no metadata refers to."""
-        found = await until("nothing was written for a second", self._listed, timeout=30, pause=0.2)
+        found = await until(self._listed, "nothing was written for a second", timeout=30, pause=0.2)
         listed = {of_job.job: {orphan.name for orphan in of_job.orphans} for of_job in found.jobs}
         for name, job_id in self.ids.items():
             stored = self.stored(job_id)

@@ -37,11 +37,11 @@ from minflinkd.storage.registry import Storages
 from minflinkd.storage.resilient import ResilientStorage
 from minflinkd_azure import AzureOptions, AzureStorage
 from minflinkd_azure.accounts import Accounts
-from tests.cluster import until
 from tests.proxy import Proxy
 from tests.servers.azure import Azurite
 from tests.servers.gateway import Gateway
 from tests.storage.processes import run_client, start_writer
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class SavedAzurite:
         async def saved() -> bool:
             return all(file.is_file() and file.stat().st_mtime > asked for file in files)
 
-        await until("azurite has saved what it knows", saved)
+        await until(saved, "azurite has saved what it knows")
         await self._server.kill()
 
 
@@ -213,7 +213,7 @@ async def test_a_writer_whose_blocks_another_one_dropped_fails(
 
 
 async def until_sent(server: Azurite, path: str) -> None:
-    await until("a block has come", lambda: uncommitted(server, path))
+    await until(lambda: uncommitted(server, path), "a block has come")
 
 
 @pytest.mark.parametrize(

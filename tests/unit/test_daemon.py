@@ -24,7 +24,8 @@ from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.listening import PortTaken
 from minflinkd.taskmanager.settings import read_settings
 from minflinkd.taskmanager.supervisor import TaskManager
-from tests.cluster import free_port, until, write_job
+from tests.cluster import free_port, write_job
+from tests.waiting import until
 
 
 async def test_a_daemon_that_is_refused_leaves_the_other_ones_address_alone(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ async def test_a_submission_that_waits_is_refused_when_the_daemon_ends(tmp_path:
     with capture_logs() as logs:
         async with Client(daemon.rest.url) as client:
             submission = asyncio.create_task(submit(client, job, params={}, tell=lambda _: None))
-            await until("the submission is under way", under_way)
+            await until(under_way, "the submission is under way")
             async with asyncio.timeout(3):
                 await daemon.aclose()
             with pytest.raises(Refused) as refused:

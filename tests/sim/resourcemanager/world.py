@@ -28,6 +28,7 @@ from minflinkd.taskmanager.slots.core import Exit, TaskManagerCore, TaskManagerO
 from minflinkd.taskmanager.slots.core_driver import OwnCommand, TaskManagerDriver
 from minflinkd.taskmanager.slots.state import SlotOptions
 from minflinkd.taskmanager.slots.table import SlotTable
+from tests.waiting import WaitedInVain, until
 
 SLOTS = 4
 SILENT = 5.0  # in seconds
@@ -325,8 +326,9 @@ class World:
     async def within(self, seconds: float, condition: Callable[[], bool]) -> float:
         """Wait for the condition. Return how many seconds it took."""
         began = clock.monotonic()
-        while not condition():
-            if clock.monotonic() - began > seconds:
-                raise AssertionError(f"not within {seconds} s\n" + "\n".join(self.story()))
-            await asyncio.sleep(0.1)
+        try:
+            await until(condition, timeout=seconds, pause=0.1, patience=1.0)
+        except WaitedInVain as error:
+            error.add_note("\n".join(self.story()))
+            raise
         return clock.monotonic() - began

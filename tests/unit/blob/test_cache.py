@@ -20,6 +20,7 @@ from minflinkd.storage.interface import StorageFull, StorageUnavailable
 from minflinkd.storage.location import Location
 from minflinkd.storage.recording import StorageStatistics
 from minflinkd.storage.registry import Storages
+from tests.waiting import until
 
 JOB = JobId("a" * 32)
 TOKEN = "cluster-secret"  # conftest's
@@ -58,12 +59,6 @@ def flip(path: Path) -> None:
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - files have no events
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture

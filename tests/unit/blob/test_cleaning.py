@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -14,6 +13,7 @@ from structlog.testing import capture_logs
 from minflinkd.blob.keys import Blob, BlobKey, BlobKind
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.runtime.ids import JobId
+from tests.waiting import until
 
 JOB, OTHER = JobId("a" * 32), JobId("b" * 32)
 REFUSED = "no blob is deleted, because what is known of the blobs is contradictory: a bug in minflinkd"
@@ -51,12 +51,6 @@ async def contradictory(tmp_path: Path) -> AsyncIterator[Contradictory]:
     options = BlobOptions(directory=tmp_path / "server", retention=0.05, cleanup_interval=0.05)
     async with BlobServer(options=options) as server:
         yield Contradictory(server, options.directory)
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not reached():  # noqa: ASYNC110 - the server works in the background
-            await asyncio.sleep(0.005)
 
 
 async def test_no_rotation_deletes_anything_until_the_records_agree(contradictory: Contradictory) -> None:

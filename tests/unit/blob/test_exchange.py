@@ -24,6 +24,7 @@ from minflinkd.rpc.network import Unreachable
 from minflinkd.rpc.tcp import RpcServer, RpcUplink
 from minflinkd.storage.registry import Storages
 from tests.unit.blob.messages import FIRST, JOB, MASTER, THERE, Party, acknowledgement, deployment
+from tests.waiting import until
 
 SECRET = b"s" * 64
 FILES = 200 * 10 * 5  # in a snapshot of 200 partitions of 10 stateful operators
@@ -51,11 +52,7 @@ class World:
         return [key for key in os.listdir(directory) if key.startswith(kind)] if directory.is_dir() else []
 
     async def until_kept(self, kind: str, count: int) -> None:
-        for _ in range(1000):
-            if len(self.kept(kind)) == count:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"not {count}, but {self.kept(kind)}")
+        await until(lambda: len(self.kept(kind)) == count, f"{count} blobs of kind {kind}")
 
 
 @asynccontextmanager

@@ -30,6 +30,7 @@ from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, VertexId
 from tests.unit.blob.messages import FIRST, JOB, MASTER, THERE, Party, acknowledgement, context, deployment
 from tests.unit.rpc.strategies import instances
+from tests.waiting import until
 
 SECOND = LeaderId("2" * 32)
 MINSIZE = 4096
@@ -133,11 +134,7 @@ class World:
 
     async def settled(self) -> None:
         """Wait until the releases of references have arrived."""
-        for _ in range(1000):
-            if len(self.daemon.tasks) + len(self.there.tasks) + len(self.wire.tasks) == 0:
-                return
-            await asyncio.sleep(0.1)
-        raise AssertionError(f"still under way: {self.daemon.tasks.names() + self.there.tasks.names()}")
+        await until(lambda: len(self.daemon.tasks) + len(self.there.tasks) + len(self.wire.tasks) == 0, pause=0.1)
 
     def sent(self, name: str) -> int:
         return sum(f" {name}" in line for line in self.wire.journal)
@@ -528,10 +525,11 @@ def _run(story: Coroutine[Any, Any, None]) -> None:
 
 
 async def _until_answered(ask: Callable[[], Awaitable[object]]) -> None:
-    for _ in range(200):
+    async def answered() -> bool:
         try:
             await ask()
-            return
         except (Unreachable, RpcTimeout):
-            await asyncio.sleep(0.001)
-    raise AssertionError("never answered")
+            return False
+        return True
+
+    await until(answered, pause=0.001)

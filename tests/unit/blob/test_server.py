@@ -16,6 +16,7 @@ from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import StorageUnavailable
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
+from tests.waiting import until
 
 JOB, OTHER = JobId("a" * 32), JobId("b" * 32)
 DATA = bytes(range(256)) * 40
@@ -191,12 +192,9 @@ async def test_a_broken_upload_leaves_nothing(server: BlobServer, tmp_path: Path
     head = f"PUT /blobs/{JOB}?sha256={'0' * 64} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
     writer.write(f"{head}Content-Length: 100000000\r\n\r\n".encode() + bytes(8 * 1024 * 1024))
     await writer.drain()
-    async with asyncio.timeout(10):
-        while not files(tmp_path / "server"):  # noqa: ASYNC110 - until the first piece is on the disk
-            await asyncio.sleep(0.005)
-        writer.transport.abort()
-        while files(tmp_path / "server"):  # noqa: ASYNC110 - until it is gone
-            await asyncio.sleep(0.005)
+    await until(lambda: files(tmp_path / "server"), "the first piece is on the disk")
+    writer.transport.abort()
+    await until(lambda: not files(tmp_path / "server"), "it is gone")
 
 
 async def test_a_stalled_upload_is_given_up(tmp_path: Path) -> None:
@@ -209,8 +207,7 @@ async def test_a_stalled_upload_is_given_up(tmp_path: Path) -> None:
         async with asyncio.timeout(10):
             with suppress(ConnectionError):
                 assert await reader.read() == b""
-            while files(tmp_path):  # noqa: ASYNC110 - a file's end has no event
-                await asyncio.sleep(0.005)
+        await until(lambda: not files(tmp_path))
         writer.transport.abort()
 
 

@@ -7,10 +7,9 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from io import FileIO
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -29,6 +28,7 @@ from minflinkd.storage.faulty import FaultyStorage
 from minflinkd.storage.interface import StorageUnavailable
 from minflinkd.storage.location import Location
 from minflinkd_local import LocalStorage
+from tests.waiting import until
 
 JOB, OTHER = JobId("a" * 32), JobId("b" * 32)
 MIB = 1 << 20
@@ -51,12 +51,6 @@ def flip(path: Path, at: int = -1, *, hide: bool = False) -> None:
         file.write(bytes([byte ^ 1]))
     if hide:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - a file's change has no event
-            await asyncio.sleep(0.005)
 
 
 class Cluster:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from io import FileIO
@@ -27,6 +27,7 @@ from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.blob.transfer import Pace
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.registry import Storages
+from tests.waiting import until
 
 JOB = JobId("a" * 32)
 MIB = 1 << 20
@@ -39,12 +40,6 @@ def sha256(data: bytes) -> str:
 def files(directory: Path) -> list[str]:
     found = (Path(where) / name for where, _, names in os.walk(directory) for name in names)
     return sorted(str(path.relative_to(directory)) for path in found)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - a file's end has no event
-            await asyncio.sleep(0.005)
 
 
 async def put(server: BlobServer, data: bytes) -> BlobKey:
@@ -182,10 +177,14 @@ async def test_who_waits_to_upload_takes_no_memory(tmp_path: Path) -> None:
             for _, writer in uploads:
                 writer.write(head("PUT", f"/blobs/{JOB}?sha256={'0' * 64}", line) + bytes(16 * MIB))
             await until(lambda: server.statistics().waiting == 4)
-            unsent = 0
-            while unsent != (unsent := sum(writer.transport.get_write_buffer_size() for _, writer in uploads)):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-            assert unsent > 4 * 8 * MIB
+            unsent = [0]
+
+            def at_rest() -> bool:
+                unsent.append(sum(writer.transport.get_write_buffer_size() for _, writer in uploads))
+                return unsent[-1] == unsent[-2]
+
+            await until(at_rest, pause=0.1)
+            assert unsent[-1] > 4 * 8 * MIB
         await until(lambda: nothing_runs(server))
 
 

@@ -19,6 +19,7 @@ from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.runtime.ids import JobId
+from tests.waiting import until
 
 JOB = JobId("a" * 32)
 SET = "5" * 32
@@ -129,6 +130,15 @@ async def test_known_content_is_answered_without_its_body(server: BlobServer, ht
 # --- deletion --------------------------------------------------------------------------------------------------------
 
 
+async def gone(server: BlobServer) -> None:
+    """Wait for the end of all blobs. They are deleted after the last byte was sent."""
+
+    async def no_blobs() -> bool:
+        return not await server.blobs()
+
+    await until(no_blobs)
+
+
 async def test_a_transient_blob_goes_when_it_was_delivered(server: BlobServer, http: aiohttp.ClientSession) -> None:
     """The whole blob has to be delivered, not a part (B2)."""
     data = os.urandom(2 * MIB)
@@ -140,9 +150,7 @@ async def test_a_transient_blob_goes_when_it_was_delivered(server: BlobServer, h
         assert response.status == 200
     async with http.get(where, headers={"Range": "bytes=100-"}) as response:
         assert await response.read() == data[100:]
-    async with asyncio.timeout(10):
-        while await server.blobs():  # noqa: ASYNC110 - after the last byte
-            await asyncio.sleep(0.005)
+    await gone(server)
     async with http.get(where) as response:
         assert response.status == 404
 
@@ -167,8 +175,7 @@ async def test_a_transient_blob_goes_where_its_client_leaves_with_the_last_byte(
         assert await response.read() == DATA
     async with asyncio.timeout(10):
         await seen.wait()
-        while await server.blobs():  # noqa: ASYNC110 - after the last byte
-            await asyncio.sleep(0.005)
+    await gone(server)
 
 
 async def test_a_delivery_that_breaks_off_deletes_nothing(server: BlobServer, http: aiohttp.ClientSession) -> None:
@@ -179,9 +186,7 @@ async def test_a_delivery_that_breaks_off_deletes_nothing(server: BlobServer, ht
     writer.write(f"GET /blobs/none/{key}?delete=true HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     await reader.readexactly(100_000)
     writer.transport.abort()
-    async with asyncio.timeout(10):
-        while server.statistics().running:  # noqa: ASYNC110 - until the server has seen it
-            await asyncio.sleep(0.005)
+    await until(lambda: not server.statistics().running, "the server has seen it")
     assert await server.contains(None, key)
 
 
@@ -351,9 +356,7 @@ async def test_no_name_leads_out_of_the_store(
     assert await server.contains(JOB, mine)
     statistics = server.statistics()
     assert (statistics.running, statistics.waiting) == (0, 0)
-    async with asyncio.timeout(10):
-        while len(os.listdir("/proc/self/fd")) > before:  # noqa: ASYNC110 - a closed connection has no event
-            await asyncio.sleep(0.005)
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= before, "all connections are closed")
 
 
 @pytest.mark.parametrize("planted", ["file", "directory of the job", "pipe", "directory", "hard link", "dangling"])

@@ -18,6 +18,7 @@ from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
 from minflinkd.rpc.jobs import JobStatus
 from tests.unit.cli.conftest import RunningDaemon
 from tests.unit.rest.parties import FAILED, FAILURE
+from tests.waiting import until_blocking
 
 
 @pytest.fixture
@@ -102,9 +103,7 @@ def _calls_of_two_threads(tmp_path: Path) -> None:
     running = clicks(tmp_path).submit()
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(running.wait, timeout=0.5)
-        deadline = time.monotonic() + 10
-        while stamina.instrumentation.get_on_retry_hooks() and time.monotonic() < deadline:
-            time.sleep(0.001)
+        until_blocking(lambda: not stamina.instrumentation.get_on_retry_hooks(), "the first call sets them aside")
         second = threads.submit(running.wait, timeout=1)
         assert {type(call.exception()) for call in (first, second)} == {NotEndedYet}
     assert stamina.instrumentation.get_on_retry_hooks() == before

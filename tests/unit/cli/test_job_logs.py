@@ -13,6 +13,7 @@ from minflinkd.rpc.messages import ListLogs, LogFile
 from minflinkd.runtime.errors import NotFound
 from tests.unit.cli.conftest import RunningDaemon
 from tests.unit.rest.parties import RUNNING, TaskManager
+from tests.waiting import until
 
 
 def ends_once(manager: TaskManager) -> None:
@@ -39,10 +40,13 @@ async def test_a_taskmanager_that_ends_does_not_end_those_who_follow(
     async with Client(daemon.url) as client:
         following = asyncio.create_task(JobLogs(client, RUNNING, None, True).print(tail=None, follow=True))
         shown = b""
-        async with asyncio.timeout(20):
-            while b"after\n" not in shown and not following.done():
-                shown += capfdbinary.readouterr().out
-                await asyncio.sleep(0.01)
+
+        def all_shown() -> bool:
+            nonlocal shown
+            shown += capfdbinary.readouterr().out
+            return b"after\n" in shown or following.done()
+
+        await until(all_shown)
         assert shown.endswith(b"before\nafter\n"), shown
         following.cancel()
         with pytest.raises(asyncio.CancelledError):

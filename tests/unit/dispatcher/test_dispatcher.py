@@ -20,7 +20,8 @@ from minflinkd.rpc.network import DISPATCHER
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import StorageCorrupt, StorageUnavailable
-from tests.unit.dispatcher.conftest import DOCUMENT, Cluster, until
+from tests.unit.dispatcher.conftest import DOCUMENT, Cluster
+from tests.waiting import until
 
 JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
 

@@ -19,7 +19,8 @@ from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import JobId, LeaderId
 from minflinkd.storage.interface import StorageCorrupt, StorageError, StorageUnavailable
 from minflinkd.storage.location import Location
-from tests.unit.dispatcher.conftest import Cluster, until
+from tests.unit.dispatcher.conftest import Cluster
+from tests.waiting import until
 
 JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
 BUG = ValueError("slot 3 is held twice")
@@ -142,9 +143,11 @@ async def test_a_job_master_waits_for_what_its_predecessor_has_begun_in_the_stor
             await begun.wait()
             first.crash(BUG)
             await cluster.submit(OTHER)
-            async with asyncio.timeout(10):
-                while "an earlier request" not in (await cluster.job(JOB)).failures[0].error.message:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+
+            async def waits() -> bool:
+                return "an earlier request" in (await cluster.job(JOB)).failures[0].error.message
+
+            await until(waits)
             assert [master.job_id for master in masters] == [JOB, OTHER]
             go.set()
             await until(lambda: len(masters) == 3)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from minflinkd.resourcemanager.launcher import StartFailed
 from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.runtime import homes
 from minflinkd.runtime.ids import ResourceId
+from tests.waiting import until
 
 HEARTBEAT_TIMEOUT = Heartbeat().timeout
 TM = ResourceId("tm-000000000001")
@@ -91,12 +92,6 @@ class Host:
         """End the daemon without cleanup and start another."""
         await self.launcher.aclose()
         self.launcher = self.new_launcher()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # other processes set no Event here
-            await asyncio.sleep(0.005)
 
 
 def alive(pid: int) -> bool:

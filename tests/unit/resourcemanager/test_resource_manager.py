@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,7 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AllocationId, IdSource, JobId, LeaderId, ResourceId
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
 JOB = JobId("1" * 32)
@@ -124,12 +125,6 @@ class Cluster:
     async def task_manager(self, number: int = 0) -> FakeTaskManager:
         await until(lambda: len(self.launcher.task_managers) > number)
         return list(self.launcher.task_managers.values())[number]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - in virtual time this waits for nothing
-            await asyncio.sleep(0.05)
 
 
 @asynccontextmanager

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from minflinkd.rest.ending import DaemonStopping, Ending
 from minflinkd.rest.server import RestServer
-from tests.cluster import until
 from tests.unit.rest.parties import Dispatcher
+from tests.waiting import until
 
 JSON = {"Content-Type": "application/json"}
 
@@ -27,7 +27,7 @@ async def test_a_submission_that_waits_is_refused_when_the_daemon_ends(
 
     with capture_logs() as logs:
         submission = asyncio.create_task(http.post("/jobs", data=b"{}", headers=JSON))
-        await until("the submission is under way", under_way)
+        await until(under_way, "the submission is under way")
         async with asyncio.timeout(2):
             await server.aclose()
         response = await submission

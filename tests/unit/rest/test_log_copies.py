@@ -29,6 +29,7 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.taskmanager.logs import MARKED, Logs
 from tests.unit.rest.parties import TM, ResourceManager
+from tests.waiting import until
 
 MINSIZE = 100_000
 SEGMENT = 400_000  # a tenth of the real size, to save time
@@ -106,11 +107,7 @@ class World:
             return 0
 
     async def until_kept(self, size: int) -> None:
-        for _ in range(1000):
-            if self.kept() == size:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"{self.kept()} bytes are kept, not {size}")
+        await until(lambda: self.kept() == size, f"{size} bytes of logs are kept")
 
 
 @pytest.fixture
@@ -330,7 +327,7 @@ async def test_a_reader_that_goes_away_leaves_nothing_of_a_log_that_was_replaced
     await world.read("session.log")
     assert world.kept() == 200_000
     go_on.set()
-    await _until(lambda: world.uploaded >= SEGMENT + 200_000)
+    await until(lambda: world.uploaded >= SEGMENT + 200_000)
     await world.until_kept(200_000)
 
 
@@ -533,11 +530,3 @@ async def _ask(world: World, question: ReadLog) -> LogRange:
     answer: LogRange = await world.mailbox.deliver(question, None)
     assert isinstance(answer.mark, LogMark)
     return answer
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("waited in vain")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ from minflinkd.rpc.messages import CancelTask, Done, ListLogs, LogFile, ReadLog,
 from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
 from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, Kind, RemoteError
 from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId
+from tests.waiting import until
 
 PARTY = Address("party")
 CANCEL = CancelTask(job_id=JobId("1" * 32), attempt_id=AttemptId("2" * 32))
@@ -76,12 +77,6 @@ async def with_raw_peer() -> AsyncIterator[tuple[End, socket.socket]]:
 async def ask(end: End, request: Any, timeout: float = 5.0, fence: str | None = None) -> Any:
     token = None if fence is None else LeaderId(fence)
     return await end.connection.ask(PARTY, request, timeout=timeout, fence=token)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - what is awaited happens behind a socket
-            await asyncio.sleep(0.001)
 
 
 async def test_both_sides_ask_and_answer_at_the_same_time() -> None:

@@ -21,6 +21,7 @@ from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, Unreachabl
 from minflinkd.rpc.tcp import RpcServer, RpcUplink
 from minflinkd.runtime.ids import JobId, LeaderId, ResourceId
 from minflinkd.runtime.listening import PortTaken
+from tests.waiting import until
 
 SECRET, ANOTHER = b"s" * 64, b"t" * 64
 TM = task_manager(ResourceId("tm-1"))
@@ -99,12 +100,6 @@ async def task_manager_side(port: int, **options: bytes | Address) -> AsyncItera
         yield side
     finally:
         await side.aclose()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - what is awaited happens behind a socket
-            await asyncio.sleep(0.002)
 
 
 async def test_both_sides_reach_each_other_over_one_connection() -> None:

@@ -21,6 +21,7 @@ from minflinkd.runtime.errors import Conflict
 from minflinkd.runtime.ids import InstanceId, LeaderId, ResourceId
 from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
 from minflinkd.taskmanager.slots.core_driver import OwnCommand, TaskManagerDriver
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
 REPORT = m.TaskManagerReport(resource_id=ResourceId("tm-1"), slots=(), session=m.SessionPhase.READY)
@@ -124,13 +125,11 @@ async def registering(network: Network, *, give_up_after: float = 0.0, broken: i
             yield registration
 
 
-async def until(condition: Callable[[], object]) -> float:
-    """Wait for the condition and return how many seconds it took."""
+async def took(condition: Callable[[], object]) -> float:
+    """Wait for the condition. Return how many seconds of virtual time it took."""
     clock = asyncio.get_running_loop().time
     began = clock()
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 - in virtual time this waits for nothing
-            await asyncio.sleep(0.01)
+    await until(condition, pause=0.01)
     return clock() - began
 
 
@@ -168,7 +167,7 @@ async def test_a_resource_manager_that_forgot_it_is_told_again() -> None:
     async with registering(network):
         await until(lambda: rm.beats)
         rm.known = False
-        assert await until(lambda: rm.registrations == 2) < 1.5
+        assert await took(lambda: rm.registrations == 2) < 1.5
 
 
 async def test_it_follows_a_new_leader() -> None:
@@ -178,7 +177,7 @@ async def test_it_follows_a_new_leader() -> None:
     async with registering(network) as registration:
         await until(lambda: first.beats)
         second = FakeResourceManager(network, "two")
-        assert await until(lambda: registration.leader == "two") < 1.5
+        assert await took(lambda: registration.leader == "two") < 1.5
         assert (second.registrations, network.fenced) == (1, {"HeartbeatFromTaskManager": 1})
 
 
@@ -189,7 +188,7 @@ async def test_two_failing_connections_in_a_row_end_a_registration() -> None:
     async with registering(network) as registration:
         await until(lambda: rm.beats)
         network.detach(rm.mailbox)
-        assert 1.0 < await until(lambda: registration.leader is None) < 2.5
+        assert 1.0 < await took(lambda: registration.leader is None) < 2.5
         network.attach(rm.mailbox)
         await until(lambda: rm.registrations == 2)
 
@@ -201,7 +200,7 @@ async def test_silence_ends_a_registration_after_the_heartbeats_timeout() -> Non
     async with registering(wire.party("tm")) as registration:
         await until(lambda: rm.beats)
         wire.faults.drop = 1.0
-        assert 4.0 < await until(lambda: registration.leader is None) < 9.0
+        assert 4.0 < await took(lambda: registration.leader is None) < 9.0
         wire.faults.drop = 0.0
         await until(lambda: rm.registrations == 2)
     await wire.aclose()
@@ -210,7 +209,7 @@ async def test_silence_ends_a_registration_after_the_heartbeats_timeout() -> Non
 async def test_it_gives_up_after_the_registration_timeout() -> None:
     """Otherwise a TaskManager that nobody needs would stay for good (R15)."""
     async with registering(LocalNetwork(), give_up_after=30.0) as registration:
-        assert 30.0 <= await until(lambda: registration.exits) < 33.0
+        assert 30.0 <= await took(lambda: registration.exits) < 33.0
         (given_up,) = registration.exits
         assert given_up.failed
         assert "no ResourceManager took the registration" in given_up.reason
@@ -224,14 +223,14 @@ async def test_it_never_gives_up_where_no_timeout_is_set() -> None:
         await asyncio.sleep(3_000)
         assert registration.exits == []
         FakeResourceManager(network)
-        assert await until(lambda: registration.leader) < 2.5
+        assert await took(lambda: registration.leader) < 2.5
 
 
 async def test_a_request_that_fails_on_its_way_has_an_outcome_too() -> None:
     """Whatever goes wrong while it is sent, the registration goes on (m4)."""
     rm = FakeResourceManager(network := LocalNetwork())
     async with registering(network, broken=2) as registration:
-        assert await until(lambda: rm.beats) < 2.0
+        assert await took(lambda: rm.beats) < 2.0
         assert rm.registrations == 1
         registration.broken = 1
         await until(lambda: not registration.broken)

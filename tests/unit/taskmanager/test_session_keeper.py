@@ -8,7 +8,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from minflinkd.taskmanager.child.health import Limits
 from minflinkd.taskmanager.child.keeper import SessionKeeper
 from minflinkd.taskmanager.child.protocol import SessionLost
 from minflinkd.taskmanager.child.start import Work
+from tests.waiting import until
 
 STAND_IN = (sys.executable, str(Path(__file__).with_name("session_stand_in.py")))
 
@@ -80,12 +81,6 @@ async def keeping(
             yield keeper, listener
     assert keeper.pids() == (None, None)
     assert list((tmp_path / "work").iterdir()) == []
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - what is awaited happens in processes
-            await asyncio.sleep(0.01)
 
 
 async def ready(keeper: SessionKeeper, generation: int = 1) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +26,7 @@ from minflinkd.taskmanager.exchange.access import ExchangeUnreachable
 from minflinkd.taskmanager.exchange.endpoint import DataEndpoint
 from minflinkd.taskmanager.exchange.log import Entry, EntryKind, LogWriter, read_entry
 from minflinkd.taskmanager.exchange.mirrors import Mirrors
+from tests.waiting import until
 
 HERE, THERE, TOKEN = ResourceId("tm-here"), ResourceId("tm-there"), "token"
 NEAR, FAR, READER = AttemptId("1" * 32), AttemptId("2" * 32), AttemptId("3" * 32)
@@ -123,9 +123,7 @@ async def test_a_task_reads_a_log_of_its_own_taskmanager_as_it_is_and_another_on
         far, near = asked.inputs
         assert (near.directory, near.idle_timeout) == (str(exchange_directory(here, NEAR)), 3.0)
         assert Path(far.directory).is_relative_to(attempt_directory(here, READER))
-        async with asyncio.timeout(10):
-            while read_entry(Path(far.directory), 5) is None:  # noqa: ASYNC110 - files have no events
-                await asyncio.sleep(0.005)
+        await until(lambda: read_entry(Path(far.directory), 5) is not None)
         assert asked.output == sp.OutputChannel(
             directory=str(exchange_directory(here, READER)), readers=(TaskId("end"),), max_backlog=77
         )

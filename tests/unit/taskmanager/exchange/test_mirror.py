@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -38,6 +38,7 @@ from minflinkd.taskmanager.exchange.log import (
 from minflinkd.taskmanager.exchange.mirror import Mirror
 from minflinkd.taskmanager.exchange.mirrors import Mirrors
 from minflinkd.taskmanager.exchange.remote_log import RemoteLog
+from tests.waiting import until
 
 WRITER, READER = AttemptId("a" * 32), AttemptId("b" * 32)
 TOKEN, TASK, PLENTY = "token", "reader", 1 << 40
@@ -60,12 +61,6 @@ def barrier(log: LogWriter, number: int) -> Entry:
     entry = Entry(kind=EntryKind.BARRIER, checkpoint_id=number)
     log.append(entry)
     return entry
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - files have no events
-            await asyncio.sleep(0.005)
 
 
 def entries(directory: Path) -> list[int]:
