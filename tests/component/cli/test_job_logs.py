@@ -11,7 +11,7 @@ from minflinkd.cli.client import Client
 from minflinkd.cli.job_logs import JobLogs
 from minflinkd.rpc.messages import ListLogs, LogFile
 from minflinkd.runtime.errors import NotFound
-from tests.unit.cli.conftest import RunningDaemon
+from tests.component.cli.conftest import RunningDaemon
 from tests.unit.rest.parties import RUNNING, TaskManager
 from tests.waiting import until
 

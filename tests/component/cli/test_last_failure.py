@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from minflinkd.rpc.jobs import HotRestart, RecoveryRecord, RestartState
-from tests.unit.cli.conftest import Command, RunningDaemon
+from tests.component.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import FAILURE, RUNNING, STARTED, details
 
 FAILED_AT = STARTED + 9000  # in milliseconds, as FAILURE has it

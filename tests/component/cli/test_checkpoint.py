@@ -6,7 +6,7 @@ import json
 
 from minflinkd.rpc import jobs as j
 from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo
-from tests.unit.cli.conftest import Command, RunningDaemon
+from tests.component.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import RUNNING
 
 

@@ -21,7 +21,7 @@ from minflinkd.cli.main import COMMANDS, GROUPS, main
 from minflinkd.rest.schemas import Logs
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.runtime.ids import ResourceId
-from tests.unit.cli.conftest import Command, RunningDaemon
+from tests.component.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import FAILED, LOG, RUNNING, TM, collecting, failing
 
 

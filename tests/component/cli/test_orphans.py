@@ -10,7 +10,7 @@ import pytest
 from minflinkd.checkpoint.orphans import NotLeading
 from minflinkd.rpc import jobs as j
 from minflinkd.runtime.ids import JobId
-from tests.unit.cli.conftest import Command, RunningDaemon
+from tests.component.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import RUNNING
 
 OTHER = JobId("0" * 31 + "1")

@@ -13,8 +13,8 @@ from minflinkd.cli.main import main
 from minflinkd.jobgraph.difference import SettingChange
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.rpc.jobs import HotRestartJob, RescaleJob, RestartState
-from tests.unit.cli.conftest import Command, RunningDaemon
-from tests.unit.cli.test_run import JOB
+from tests.component.cli.conftest import Command, RunningDaemon
+from tests.component.cli.test_run import JOB
 from tests.unit.rest.parties import RUNNING
 
 

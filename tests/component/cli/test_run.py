@@ -21,7 +21,7 @@ import pytest
 from minflinkd.checkpoint.state_matching import ALLOW
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.rpc.jobs import GetJob, JobDetails, JobStatus
-from tests.unit.cli.conftest import Command, RunningDaemon
+from tests.component.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import FAILURE
 
 JOB = """\

@@ -18,7 +18,7 @@ from minflinkd.rest.cluster import About
 from minflinkd.rest.server import Listening, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime.ids import JobId
-from tests.unit.rest.test_metrics_route import scrape
+from tests.component.rest.test_metrics_route import scrape
 
 Http = aiohttp.ClientSession
 TOKEN = "token"

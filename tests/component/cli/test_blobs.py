@@ -13,7 +13,7 @@ import pytest
 
 from minflinkd.blob import connection
 from minflinkd.cli import progress
-from tests.unit.cli.conftest import Command, RunningDaemon
+from tests.component.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import RUNNING
 
 OTHER = "0" * 31 + "1"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from minflinkd.cli.job_logs import ENDED
 from minflinkd.runtime.ids import ResourceId
-from tests.unit.cli.conftest import Command, RunningDaemon
+from tests.component.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import FAILURE, RUNNING, TM, details
 
 GONE = ResourceId("tm-ffffffffffff")

@@ -16,7 +16,7 @@ from minflinkd.cli.client import DaemonUnreachable
 from minflinkd.client import Job, JobEndedBadly, NotEndedYet
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
 from minflinkd.rpc.jobs import JobStatus
-from tests.unit.cli.conftest import RunningDaemon
+from tests.component.cli.conftest import RunningDaemon
 from tests.unit.rest.parties import FAILED, FAILURE
 from tests.waiting import until_blocking
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from minflinkd.cli.main import main
 from minflinkd.rpc.jobs import HotRestartJob
-from tests.unit.cli.conftest import Command, RunningDaemon
+from tests.component.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import RUNNING
 from tests.web_server import WebServer, web_server
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from minflinkd.rpc.messages import ListTaskManagers, SessionPhase, TaskManagerInfo
 from minflinkd.taskmanager.child import start as session_start
-from tests.unit.cli.conftest import Command, RunningDaemon
+from tests.component.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import TM
 
 LISTS = [("info",), ("taskmanagers",), ("taskmanagers", TM)]

@@ -16,7 +16,7 @@ from minflinkd.blob.errors import BlobServerUnreachable
 from minflinkd.blob.keys import BlobKind
 from minflinkd.blob.source import FileSource
 from minflinkd.storage.interface import StorageUnavailable
-from tests.unit.blob.conftest import Wire
+from tests.component.blob.conftest import Wire
 
 TOKEN = "cluster-secret"  # conftest's
 
