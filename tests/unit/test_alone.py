@@ -28,6 +28,7 @@ async def _serve() -> None:
         lambda: asyncio.run(_serve()),
         lambda: os.fork(),
     ],
+    ids=["listen", "connect", "process", "server", "fork"],
 )
 def test_a_socket_or_a_process_is_refused_even_if_the_refusal_is_caught(outside: Callable[[], object]) -> None:
     """`pytest tests/unit` needs nothing of the machine, and no test disturbs another."""

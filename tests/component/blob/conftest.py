@@ -1,7 +1,7 @@
 """A real server on loopback, and a connection to it that can be cut."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,6 +10,7 @@ import pytest
 
 from minflinkd.blob.client import BlobClient
 from minflinkd.blob.server import BlobOptions, BlobServer
+from tests.component.blob.raw_clients import descriptors
 
 TOKEN = "cluster-secret"
 
@@ -91,3 +92,10 @@ def _changed(data: bytes) -> bytes:
 async def wire(server: BlobServer) -> AsyncIterator[Wire]:
     async with Wire(server.url).open() as wire:
         yield wire
+
+
+@pytest.fixture
+def nothing_leaks() -> Iterator[None]:
+    before = descriptors()
+    yield
+    assert descriptors() <= before

@@ -7,112 +7,33 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from minflinkd.config.cluster_options import Heartbeat
 from minflinkd.resourcemanager import process as module
 from minflinkd.resourcemanager.launcher import StartFailed
 from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.runtime import homes
 from minflinkd.runtime.ids import ResourceId
+from tests.component.resourcemanager.launcher_world import (
+    EXPLAIN,
+    FAIL,
+    FAMILY,
+    HEARTBEAT_TIMEOUT,
+    OTHER,
+    POLITE,
+    STUBBORN,
+    TM,
+    Host,
+    alive,
+)
 from tests.waiting import until
-
-HEARTBEAT_TIMEOUT = Heartbeat().timeout
-TM = ResourceId("tm-000000000001")
-OTHER = ResourceId("tm-000000000002")
-
-SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(60)"
-STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
-FAIL = "import sys\nprint('no such thing as Spark', file=sys.stderr)\nsys.exit(3)"
-EXPLAIN = "import sys\nsys.exit('many lines\\nerror: no such thing as Java')"
-POLITE = (
-    "import signal, sys, pathlib\n"
-    "def end(*_):\n    print('good bye', flush=True)\n    sys.exit(0)\n"
-    "signal.signal(signal.SIGTERM, end)\n" + SLEEP
-)
-# A session child, one that has left the process group, and the supervisor.
-FAMILY = (
-    "import subprocess, sys, pathlib\n"
-    "sleep = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
-    "near, far = subprocess.Popen(sleep), subprocess.Popen(sleep, start_new_session=True)\n"
-    "pathlib.Path('family').write_text(f'{near.pid} {far.pid}')\n" + SLEEP
-)
-
-
-class Host:
-    """A launcher whose TaskManagers run a given script. It remembers what the launcher reported."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory / "taskmanagers"
-        self.script = SLEEP
-        self.grace = 0.2
-        self.exits: asyncio.Queue[tuple[ResourceId, str]] = asyncio.Queue()
-        self.launcher = self.new_launcher()
-
-    def new_launcher(self) -> ProcessLauncher:
-        return ProcessLauncher(
-            directory=self.directory,
-            command=self.command,
-            on_exit=lambda resource_id, reason: self.exits.put_nowait((resource_id, reason)),
-            grace=self.grace,
-            extra_directories=lambda resource_id: (self.directory.parent / "scratch" / resource_id,),
-        )
-
-    def command(self, resource_id: ResourceId, directory: Path) -> Sequence[str]:
-        (directory / "script.py").write_text(self.script)
-        return [sys.executable, str(directory / "script.py")]
-
-    async def start(self, script: str = SLEEP, resource_id: ResourceId = TM) -> int:
-        """Start a TaskManager. Return its pid when the script has said that it is up."""
-        self.script = script
-        await self.launcher.start(resource_id)
-        if script in (FAIL, EXPLAIN):
-            return 0
-        await until(lambda: "up" in self.log(resource_id))
-        return next(one.pid for one in self.launcher.living() if one.resource_id == resource_id)
-
-    def log(self, resource_id: ResourceId = TM) -> str:
-        return (self.directory / resource_id / "log" / "taskmanager.log").read_text()
-
-    async def exit(self) -> tuple[ResourceId, str]:
-        async with asyncio.timeout(5):
-            return await self.exits.get()
-
-    async def crash(self) -> None:
-        """End the daemon without cleanup and start another."""
-        await self.launcher.aclose()
-        self.launcher = self.new_launcher()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def pidfds() -> int:
-    """Return how many pidfds this process has open."""
-    return sum("pidfd" in os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink())
-
-
-@pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(tmp_path)
-    yield host
-    for launched in await host.launcher.adopt():
-        await host.launcher.stop(launched.resource_id, kill=True)
-    await host.launcher.aclose()
 
 
 async def test_the_exit_of_a_process_is_told_at_once_with_its_code_and_the_end_of_its_log(host: Host) -> None:
@@ -332,161 +253,12 @@ async def test_taskmanagers_that_are_being_launched_are_stopped_with_the_others(
     assert host.launcher.living() == ()
 
 
-async def test_taskmanagers_outlive_the_daemon_and_the_next_one_finds_them(host: Host) -> None:
-    """The next daemon finds them by pid, start time and token, and reports their exits like its own ones (R7, A14)."""
-    pid = await host.start()
-    await host.start(resource_id=OTHER)
-    await host.crash()
-    assert alive(pid)
-    assert {(one.resource_id, one.pid) for one in await host.launcher.adopt()} >= {(TM, pid)}
-    assert len(await host.launcher.adopt()) == 2
-    os.kill(pid, signal.SIGKILL)
-    assert (await host.exit())[0] == TM
-    await host.launcher.stop(OTHER)
-    assert (await host.exit())[0] == OTHER
-
-
 async def test_all_are_stopped_side_by_side(host: Host) -> None:
     """A daemon that takes its TaskManagers along stops them all at the same time (A14)."""
     pids = [await host.start(STUBBORN), await host.start(POLITE, OTHER)]
     await host.launcher.stop_all()
     assert not any(alive(pid) for pid in pids)
     assert host.launcher.living() == ()
-
-
-async def test_a_daemon_that_does_not_come_up_ends_its_own_taskmanagers_and_nobody_elses(host: Host) -> None:
-    """The next daemon finds those of the one before (A6)."""
-    left = await host.start()
-    await host.crash()
-    own = await host.start(resource_id=OTHER)
-    await host.launcher.adopt()
-    await host.launcher.stop_all(adopted=False)
-    assert alive(left)
-    assert not alive(own)
-
-
-async def test_leftovers_of_an_earlier_daemon_are_killed_and_nothing_else(host: Host) -> None:
-    """A daemon that wants to begin anew kills the TaskManagers of the one before."""
-    left = await host.start()
-    await host.crash()
-    own = await host.start(resource_id=OTHER)
-    await host.launcher.reap_leftovers()
-    assert not alive(left)
-    assert alive(own)
-
-
-async def test_a_leftover_that_does_not_die_does_not_keep_the_daemon_from_starting(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The leftover hangs in the kernel, on a disk, and dies as soon as it can."""
-    left = [await host.start(), await host.start(resource_id=OTHER)]
-    await host.crash()
-    with monkeypatch.context() as patch, capture_logs() as logs:
-        patch.setattr(module, "KILL_TIMEOUT", 0.01)
-        patch.setattr("os.killpg", lambda *_: None)
-        await host.launcher.reap_leftovers()
-    assert all(alive(pid) for pid in left)
-    assert len([line for line in logs if line["event"] == "a leftover is still there"]) == 2
-
-
-async def test_what_died_while_no_daemon_was_there_is_removed_with_all_that_it_left_running(host: Host) -> None:
-    """Livy showed why: its children outlived the server unseen."""
-    pid = await host.start(FAMILY)
-    family = [int(word) for word in (host.directory / TM / "family").read_text().split()]
-    await host.crash()
-    os.kill(pid, signal.SIGKILL)
-    await until(lambda: not alive(pid))
-    assert await host.launcher.adopt() == ()
-    assert not any(alive(member) for member in family)
-    assert [entry.name for entry in (host.directory / TM).iterdir()] == ["log"]
-
-
-async def test_a_process_started_just_before_the_daemon_was_killed_is_found_by_its_token(host: Host) -> None:
-    """The daemon may be killed between the start of a process and the note of its pid (A6)."""
-    pid = await host.start()
-    await host.crash()
-    file = host.directory / TM / "identity.json"
-    identity = msgspec.json.decode(file.read_bytes(), type=module.Identity)
-    file.write_bytes(msgspec.json.encode(module.Identity(token=identity.token)))
-    assert [(one.resource_id, one.pid) for one in await host.launcher.adopt()] == [(TM, pid)]
-
-
-async def test_a_process_that_ends_while_it_is_looked_for_is_not_found(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others are found nevertheless (A6)."""
-    await host.start()
-    await host.crash()
-    file = host.directory / TM / "identity.json"
-    identity = msgspec.json.decode(file.read_bytes(), type=module.Identity)
-    file.write_bytes(msgspec.json.encode(module.Identity(token=identity.token)))
-
-    def ended(pid: int) -> int:
-        raise ProcessLookupError(pid)
-
-    monkeypatch.setattr("os.getsid", ended)
-    assert await host.launcher.adopt() == ()
-
-
-async def test_what_a_cancelled_search_finds_is_watched(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ResourceManager ends in the middle of its start, and the next one searches again (A1)."""
-    pid = await host.start()
-    await host.crash()
-    before = pidfds()
-    begun, go_on = threading.Event(), threading.Event()
-    find = ProcessLauncher._find_living
-
-    def find_slowly(launcher: ProcessLauncher) -> list[Any]:
-        begun.set()
-        return find(launcher) if go_on.wait(10) else []
-
-    monkeypatch.setattr(ProcessLauncher, "_find_living", find_slowly)
-    searching = asyncio.create_task(host.launcher.adopt())
-    await until(begun.is_set)
-    searching.cancel()
-    await asyncio.gather(searching, return_exceptions=True)
-    again = asyncio.create_task(host.launcher.adopt())
-    go_on.set()
-    assert [one.pid for one in await again] == [pid]
-    assert pidfds() == before + 1
-    os.kill(pid, signal.SIGKILL)
-    assert (await host.exit())[0] == TM
-    assert host.exits.empty()
-
-
-async def test_an_exit_while_the_launcher_ends_is_left_to_the_next_one(host: Host) -> None:
-    """A launcher that is ending could no longer report the exit (A14)."""
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow_to_end() -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await go_on.wait()
-
-    pid = await host.start()
-    host.launcher._tasks.job("slow to end", slow_to_end())
-    await begun.wait()
-    crashing = asyncio.create_task(host.crash())
-    await asyncio.sleep(0)
-    os.kill(pid, signal.SIGKILL)
-    await until(lambda: not alive(pid))
-    go_on.set()
-    await crashing
-    assert host.exits.empty()
-    assert await host.launcher.adopt() == ()
-
-
-async def test_another_process_with_the_same_pid_is_not_taken_for_a_taskmanager(host: Host) -> None:
-    """Pids are reused. The other process is left alone (R11)."""
-    pid = await host.start()
-    await host.crash()
-    file = host.directory / TM / "identity.json"
-    file.write_bytes(msgspec.json.encode(module.Identity(token="another", pid=pid, created=time.time())))
-    assert await host.launcher.adopt() == ()
-    assert alive(pid)
-    psutil.Process(pid).kill()
 
 
 async def test_the_logs_of_the_latest_taskmanagers_are_kept(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
