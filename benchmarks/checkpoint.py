@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.beside import beside
 from benchmarks.figures import Row
 from benchmarks.plain import run_plain
 from benchmarks.running import quick_asked, run, say
 from benchmarks.workload import fed, streaming
+from tests.beside import beside
 from tests.cluster import Cluster, running_cluster
 from tests.waiting import until
 from tests.windows_job import WindowsJob

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import commit_log
-from benchmarks.beside import beside
 from benchmarks.figures import Row
 from benchmarks.large_state import LargeState
 from benchmarks.running import quick_asked, run, say
+from tests.beside import beside
 from tests.cluster import Cluster, running_cluster
 from tests.waiting import until
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from benchmarks.beside import beside
+from tests.beside import beside
 from tests.cluster import Cluster
 from tests.waiting import until
 

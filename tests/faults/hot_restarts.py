@@ -16,6 +16,7 @@ import pyarrow.dataset
 from minflinkd.cli.submission import restart
 from minflinkd.rest.schemas import HotRestartInfo, JobInfo
 from minflinkd.runtime.errors import MinflinkError
+from tests.beside import beside
 from tests.cluster import Cluster
 from tests.waiting import LOOK, until
 from tests.windows_job import SQL, WindowsJob, leftovers, result
@@ -76,12 +77,8 @@ class Versions:
                         await asyncio.to_thread(self.windows.write_events, self.files, more)
                 await asyncio.sleep(LOOK)
 
-        feeder = asyncio.create_task(feed(), name="feeder")
-        try:
+        async with beside("feeder", feed()):
             yield
-        finally:
-            feeder.cancel()
-            await asyncio.wait([feeder])
 
     async def goes_on(self) -> None:
         """Wait until the current version has a checkpoint of its own and closes windows."""

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from benchmarks.beside import beside
+from tests.beside import beside
 
 
 async def test_work_is_cancelled_and_awaited_at_the_end_of_the_block() -> None:
