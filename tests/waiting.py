@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-PAUSE = 0.005  # seconds between two looks at a condition
+PAUSE = 0.01  # seconds between two looks at a condition
 LOOK = 0.05  # the same for what asks a daemon or reads many files
 PATIENCE = 3.0  # how many times slower than two idle cores a machine may be: timeouts only guard against hanging
 

@@ -126,7 +126,7 @@ async def _jvm_of(pid: int) -> int:
                 found.extend([child.pid] if child.name() == "java" else [])
         return bool(found)
 
-    await until(there, timeout=180)
+    await until(there)
     return found[-1]
 
 

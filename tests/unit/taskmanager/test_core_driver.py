@@ -105,7 +105,7 @@ async def took(condition: Callable[[], object]) -> float:
     """Wait for the condition. Return how many seconds of virtual time it took."""
     clock = asyncio.get_running_loop().time
     began = clock()
-    await until(condition, pause=0.01)
+    await until(condition)
     return clock() - began
 
 
