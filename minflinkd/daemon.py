@@ -28,6 +28,7 @@ from minflinkd.daemon_options import blob_options, dispatcher_options, master_ho
 from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.ha.embedded import StateDirectory, cluster_id, cluster_secret
+from minflinkd.jobmaster.chance import Chance
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
 from minflinkd.resourcemanager.launcher import TaskManagerLauncher
@@ -48,7 +49,7 @@ from minflinkd.runtime.ids import IdSource, ResourceId
 from minflinkd.runtime.supervisor import Supervisor
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager.child.java import check_java
-from minflinkd.taskmanager.settings import settings_of, write_settings
+from minflinkd.taskmanager.settings import DaemonAddress, settings_of, write_settings
 
 CHILD_REGISTRATION_TIMEOUT = 600.0  # seconds; a TaskManager of ours does not stay behind forever (R15)
 READY_FILE = "daemon.json"
@@ -136,8 +137,7 @@ class Daemon(Component):
             storages=self._storages,
             blobs=self.blobs,
             clock=self._clock,
-            ids=ids,
-            rng=random.SystemRandom(),
+            chance=Chance(ids, random.SystemRandom()),
             options=options,
             leads=lambda: self._leadership.held,
         )
@@ -280,15 +280,19 @@ class Daemon(Component):
 
     def _task_manager_command(self, resource_id: ResourceId, directory: Path) -> list[str]:
         """Write the TaskManager's settings and return its command line, which holds no secret."""
+        host, port = self.rpc.endpoint
         settings = settings_of(
             self.config,
             resource_id=resource_id,
-            daemon=self.rpc.endpoint,
-            secret_file=self._secret_file,
+            daemon=DaemonAddress(
+                host=host,
+                port=port,
+                secret_file=self._secret_file,
+                blob_url=self.blobs.url,
+                blob_store=self._blob_store,
+            ),
             directory=directory,
             registration_timeout=CHILD_REGISTRATION_TIMEOUT,
-            blob_url=self.blobs.url,
-            blob_store=self._blob_store,
         )
         file = directory / "taskmanager.json"
         write_settings(settings, file)

@@ -10,7 +10,7 @@ from minflinkd.config import Config
 from minflinkd.config import directories as where
 from minflinkd.config.job_options import ExternalizedCheckpoints, RestartStrategyType, SchedulerType
 from minflinkd.config.taskmanager_options import Driver
-from minflinkd.dispatcher.dispatcher import DispatcherOptions
+from minflinkd.dispatcher.options import DispatcherOptions
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy
 from minflinkd.jobmaster.job_master import JobMasterOptions
 from minflinkd.resourcemanager.options import ResourceManagerOptions

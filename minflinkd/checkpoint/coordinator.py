@@ -47,7 +47,7 @@ from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import ErrorInfo, MinflinkError, error_info
-from minflinkd.runtime.ids import AttemptId, JobId, TaskId
+from minflinkd.runtime.ids import AttemptId, TaskId
 from minflinkd.runtime.machine import Machine
 from minflinkd.runtime.machine_driver import MachineDriver
 
@@ -66,23 +66,17 @@ class CheckpointCoordinator(Component):
     def __init__(
         self,
         *,
-        job_id: JobId,
         options: CheckpointOptions,
         store: CheckpointStore,
         clock: Clock,
         tasks: TaskGateway,
         on_failure: Callable[[CheckpointFailed], None],
         on_complete: Callable[[], None] = lambda: None,
-        graph_digest: str = "",
         hooks: Mapping[str, MasterHook] | None = None,
         past: CheckpointStatistics | None = None,
-        leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`hooks`: by name; they replace `options.hooks`. `past`: the statistics of the job's earlier coordinator.
-
-        `leads`: whether it is certain that no other daemon leads now.
-        """
-        super().__init__(f"checkpoint coordinator of {job_id}")
+        """`hooks`: by name; they replace `options.hooks`. `past`: the statistics of the job's earlier coordinator."""
+        super().__init__(f"checkpoint coordinator of {store.job_id}")
         self._hooks = MasterHooks(hooks or {})
         self.options = options = replace(options, hooks=self._hooks.names)
         self._store = store
@@ -90,7 +84,7 @@ class CheckpointCoordinator(Component):
         self._on_failure = on_failure
         self._on_complete = on_complete
         self._driver = MachineDriver(
-            self._machine_of(transitions.initial(job_id, options, graph_digest=graph_digest)),
+            self._machine_of(transitions.initial(store.job_id, options)),
             clock=clock,
             due=next_wakeup,
             tick=e.Tick(),
@@ -114,7 +108,6 @@ class CheckpointCoordinator(Component):
         self._sweeping = Sweeping(
             store=store,
             state=lambda: self._state,
-            leads=leads,
             grace=options.orphan_grace,
             clock=clock,
             name=self.name,
@@ -301,7 +294,6 @@ class CheckpointCoordinator(Component):
                 self.options,
                 recovered.completed,
                 last_id=recovered.last_id,
-                graph_digest=self._state.graph_digest,
                 sizes=recovered.sizes,
             )
         )

@@ -55,7 +55,6 @@ class CompletedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     kind: CheckpointKind
     triggered_ms: int
     completed_ms: int  # when the last task acknowledged
-    graph_digest: str = ""  # of the job graph that it was taken from
     tasks: tuple[TaskSnapshot, ...] = ()
     hooks: tuple[HookState, ...] = ()
     self_contained: bool = False  # a savepoint: its files lie beside its metadata

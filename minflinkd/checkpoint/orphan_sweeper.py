@@ -18,24 +18,19 @@ log = structlog.get_logger(__name__)
 
 
 class Sweeping:
-    """`state`: returns the coordinator's current state. `grace`: seconds within which a file may still be in use.
-
-    `leads`: whether it is certain that no other daemon leads now.
-    """
+    """`state`: returns the coordinator's current state. `grace`: seconds within which a file may still be in use."""
 
     def __init__(
         self,
         *,
         store: CheckpointStore,
         state: Callable[[], State],
-        leads: Callable[[], bool],
         grace: float,
         clock: Clock,
         name: str,
     ) -> None:
         self._store = store
         self._state = state
-        self._leads = leads
         self._grace = grace
         self._clock = clock
         self._name = name
@@ -67,7 +62,7 @@ class Sweeping:
         suspects = frozenset[str]()
         while True:
             await self._clock.sleep(self._grace / 2)
-            if not self._leads():
+            if not self._store.leads():
                 suspects = frozenset()
                 continue
             present = await self._store.physical_files()
@@ -81,7 +76,7 @@ class Sweeping:
         if not (orphaned := sorted(names)):
             return
         try:
-            await delete_in_batches(orphaned, self._store.delete_files, leads=self._leads)
+            await delete_in_batches(orphaned, self._store.delete_files, leads=self._store.leads)
         except NotLeading:
             log.warning("orphans are not deleted: does this daemon lead?", component=self._name, files=len(orphaned))
         else:

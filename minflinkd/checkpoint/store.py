@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -74,13 +74,23 @@ def require_fit(root: Location) -> None:
 class CheckpointStore:
     """The checkpoint directory of one job, as the coordinator of one leader uses it.
 
-    `turn`: shared with the coordinators before and after it.
+    `turn`: shared with the coordinators before and after it. `leads`: whether it is certain that no other daemon leads
+    now; another leader may need files that nothing here refers to.
     """
 
-    def __init__(self, location: Location, *, job_id: JobId, epoch: int, turn: StorageTurn | None = None) -> None:
+    def __init__(
+        self,
+        location: Location,
+        *,
+        job_id: JobId,
+        epoch: int,
+        turn: StorageTurn | None = None,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._recorded = RecordedStorage(location.storage)
         self.location = replace(location, storage=self._recorded)
-        self._job_id = job_id
+        self.job_id = job_id
+        self.leads = leads
         self._epoch = epoch
         self._turn = turn or StorageTurn(f"job {job_id}")
         self._next_id = 1
@@ -195,9 +205,9 @@ class CheckpointStore:
 
     async def _read(self, checkpoint_id: int) -> CompletedCheckpoint:
         checkpoint = decode(await self.location.child(layout.metadata_file(checkpoint_id)).read_bytes())
-        if checkpoint.job_id != self._job_id:
+        if checkpoint.job_id != self.job_id:
             raise WrongJob(
-                f"{self.path_of(checkpoint_id)} is a checkpoint of job {checkpoint.job_id}, not of {self._job_id}"
+                f"{self.path_of(checkpoint_id)} is a checkpoint of job {checkpoint.job_id}, not of {self.job_id}"
             )
         if checkpoint.checkpoint_id != checkpoint_id:
             raise CorruptMetadata(f"it says that it is checkpoint {checkpoint.checkpoint_id}")

@@ -12,8 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from minflinkd.cli.client import Client, DaemonUnreachable, Refused
-from minflinkd.cli.fitting import Part, fit, short, stderr_width
-from minflinkd.cli.text import console, duration, size
+from minflinkd.cli.text import Part, console, duration, fit, short, size, stderr_width
 from minflinkd.rest.schemas import Checkpoints, JobInfo
 
 PAUSE = 0.25  # seconds between two queries

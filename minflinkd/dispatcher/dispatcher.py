@@ -3,60 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import structlog
 
 from minflinkd.blob.keys import BlobKey
-from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.checkpoint.store import latest_stored
-from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.dispatcher.blobs import Blobs, keys_of_versions
-from minflinkd.dispatcher.checkpoint_options import checkpoint_options, checkpointing_of_tasks
-from minflinkd.dispatcher.hot_restart import HotRestarts, RestartLimits
+from minflinkd.dispatcher.hot_restart import RestartPolicy
 from minflinkd.dispatcher.inspection import Inspection, unreadable_details
+from minflinkd.dispatcher.job_master_factory import JobMasterFactory
 from minflinkd.dispatcher.job_results import JobResults, until_done
 from minflinkd.dispatcher.job_run import JobRun
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, Unreadable
-from minflinkd.dispatcher.libraries import libraries
+from minflinkd.dispatcher.options import DispatcherOptions
 from minflinkd.dispatcher.orphans import OrphanSweeps
 from minflinkd.dispatcher.savepoints import SavepointRequests
 from minflinkd.dispatcher.state_fit import RestoreCheck
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
 from minflinkd.dispatcher.version_check import VersionCheck
 from minflinkd.jobgraph.faults import InvalidJobGraph
-from minflinkd.jobgraph.model import JobGraph
-from minflinkd.jobmaster.job_master import JobMaster, JobMasterOptions
+from minflinkd.jobmaster.chance import Chance
+from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import DISPATCHER, Mailbox, Network
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Conflict, Consequence, InvalidId, MinflinkError
-from minflinkd.runtime.ids import IdSource, JobId, parse_job_id
-from minflinkd.storage.location import Location
+from minflinkd.runtime.ids import JobId, parse_job_id
 from minflinkd.storage.registry import Storages
 
 log = structlog.get_logger(__name__)
 
-RECOVERIES = 8  # JobMasters brought up at a time: each reads its job's checkpoints
 RECOVERY_PATIENCE = 10.0  # seconds that the start waits for stored jobs; slower ones come up after it
 WITHDRAWAL_PATIENCE = 0.5  # seconds that the answer to a refused submission waits for its withdrawal
-
-
-@dataclass(frozen=True, kw_only=True)
-class DispatcherOptions:
-    """Times in seconds."""
-
-    checkpoint_root: str  # URI; every job has its own directory below it
-    savepoint_dir: str  # URI, if a request names none
-    session_timeout: float = 60.0  # for a TaskManager that can analyse a submission
-    result_expiration: float = 3600.0
-    hot_restart_timeout: float = 60.0  # for a new version to become RUNNING (H7)
-    hot_restart_trial: float = 0.0  # after which a version that has found no input is accepted; 0: never
-    job_master: JobMasterOptions
 
 
 class Dispatcher(Component):
@@ -70,8 +50,7 @@ class Dispatcher(Component):
         storages: Storages,
         blobs: Blobs,
         clock: Clock,
-        ids: IdSource,
-        rng: random.Random,
+        chance: Chance,
         options: DispatcherOptions,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -79,24 +58,22 @@ class Dispatcher(Component):
         super().__init__("dispatcher")
         self._network = network
         self._store = store
-        self._storages = storages
         self._blobs = blobs
         self._clock = clock
-        self._ids = ids
-        self._rng = rng
         self.options = options
-        self._leads = leads
         self._runs: dict[JobId, JobRun] = {}
         self._unreadable: dict[JobId, j.JobDetails] = {}
         self._submitting: set[JobId] = set()
-        self._gate = asyncio.Semaphore(RECOVERIES)
+        self._factory = JobMasterFactory(
+            network=network, storages=storages, clock=clock, chance=chance, options=lambda: self.options, leads=leads
+        )
         self._results = JobResults(
             store=store,
             blobs=blobs,
             network=network,
             clock=clock,
-            checkpoints_of=self._checkpoints_of,
-            new_leader_id=ids.leader,
+            checkpoints_of=self._factory.checkpoints_of,
+            new_leader_id=chance.ids.leader,
             expiration=lambda: self.options.result_expiration,
         )
         self._analyzer = Analyzer(
@@ -109,7 +86,7 @@ class Dispatcher(Component):
         self._savepoints = SavepointRequests(
             storages=storages,
             directory=lambda: self.options.savepoint_dir,
-            checkpoints_of=self._checkpoints_of,
+            checkpoints_of=self._factory.checkpoints_of,
             run_of=self._run,
             runs=lambda job_id: job_id in self._runs,
             tasks=self.tasks,
@@ -122,13 +99,17 @@ class Dispatcher(Component):
             grace=lambda: self.options.job_master.checkpoints.orphan_grace,
             clock=clock,
         )
-        self._version_check = VersionCheck(self._analyzer, self._context)
+        self._restarts = RestartPolicy(
+            check=VersionCheck(self._analyzer, self._factory.context),
+            timeout=lambda: self.options.hot_restart_timeout,
+            trial=lambda: self.options.hot_restart_trial,
+        )
         self._inspection = Inspection(
             runs=self._runs,
             results=self._results,
             unreadable=self._unreadable,
-            checkpoint_options=self._checkpoint_options,
-            checkpoints_of=self._checkpoints_of,
+            checkpoint_options=self._factory.checkpoint_options,
+            checkpoints_of=self._factory.checkpoints_of,
         )
         self._mailbox = Mailbox(DISPATCHER)
         self._savepoints.attach(self._mailbox)
@@ -182,30 +163,14 @@ class Dispatcher(Component):
         """R27: A job that cannot be recovered does not hold up the others. It is shown, and its files stay."""
         return JobRun(
             stored,
-            prepare=self._fetch_artifacts,
-            make=self._master_of,
-            on_down=self._blobs.failed,
+            factory=self._factory,
+            blobs=self._blobs,
             store=self._store,
             clock=self._clock,
-            gate=self._gate,
+            restarts=self._restarts,
             insist=insist,
-            on_hopeless=self._ended_without_master,
-            on_versions=self._keep_artifacts,
-            retain=lambda graph: self._checkpoint_options(graph).retain_on_cancellation,
-            latest_stored=lambda job_id: latest_stored(self._checkpoints_of(job_id)),
-            version_check=self._version_check,
-            restart_limits=RestartLimits(
-                timeout=lambda: self.options.hot_restart_timeout, trial=lambda: self.options.hot_restart_trial
-            ),
+            on_end=self._ended,
         )
-
-    async def _fetch_artifacts(self, stored: StoredJob) -> None:
-        """Fetch the artifacts before each JobMaster of the job starts: its TaskManagers will ask for them (B19)."""
-        await self._blobs.recover(stored.job_id, keys_of_versions(stored.history()))
-
-    async def _keep_artifacts(self, stored: StoredJob) -> None:
-        """Hold the artifacts of the versions that are kept. Those of a forgotten version are cleaned up from now on."""
-        await self._blobs.hold(stored.job_id, keys_of_versions(stored.history()))
 
     # --- submission ----------------------------------------------------------------------------------------------
 
@@ -256,7 +221,7 @@ class Dispatcher(Component):
     async def _accept(self, job_id: JobId, request: j.SubmitJob) -> j.SubmissionAnswer:
         began, submitted_ms = self._clock.monotonic(), self._clock.epoch_ms()
         try:
-            graph = await self._analyzer.check(job_id, request.document, self._context)
+            graph = await self._analyzer.check(job_id, request.document, self._factory.context)
             warnings = await self._analyzer.restoring.warnings(graph)
         except InvalidJobGraph as error:
             if not request.dry_run:
@@ -275,66 +240,13 @@ class Dispatcher(Component):
         log.info("job accepted", job=job_id, name=graph.name, tasks=len(graph.vertices))
         return j.SubmissionAnswer(job_id=job_id, warnings=warnings)
 
-    def _checkpoint_options(self, graph: JobGraph) -> CheckpointOptions:
-        return checkpoint_options(self.options.job_master.checkpoints, graph)
-
-    def _master_of(self, stored: StoredJob, turn: StorageTurn, restarts: HotRestarts) -> JobMaster:
-        options = self.options.job_master
-        return JobMaster(
-            job_id=stored.job_id,
-            graph=stored.graph,
-            context=self._context(stored.job_id, stored.graph),
-            options=replace(options, checkpoints=self._checkpoint_options(stored.graph)),
-            network=self._network,
-            storages=self._storages,
-            clock=self._clock,
-            ids=self._ids,
-            rng=self._rng,
-            submitted_ms=stored.submitted_ms,
-            submission=stored.submission,
-            on_end=self._ended,
-            cancelled=stored.cancelled,
-            turn=turn,
-            heritage=restarts.heritage(),
-            estate=restarts.take_estate(),
-            trial=restarts.trial(),
-            leads=self._leads,
-        )
-
-    def _context(self, job_id: JobId, graph: JobGraph) -> m.JobContext:
-        return m.JobContext(
-            job_id=job_id,
-            name=graph.name,
-            params=graph.params,
-            mode=graph.mode,
-            checkpointing=checkpointing_of_tasks(self.options.job_master.checkpoints, graph),
-            checkpoint_root=self._checkpoint_root(job_id),
-            artifacts=tuple(m.ArtifactRef(name=a.name, key=a.key or "", size=a.size) for a in graph.artifacts),
-            spark=graph.spark,
-            trigger_interval=float(graph.trigger_interval),
-            libraries=libraries(graph),
-        )
-
-    def _checkpoint_root(self, job_id: JobId) -> str:
-        return f"{self.options.checkpoint_root.rstrip('/')}/{job_id}"
-
-    def _checkpoints_of(self, job_id: JobId) -> Location:
-        return self._storages.at(self._checkpoint_root(job_id))
-
     # --- the end of a job ----------------------------------------------------------------------------------------
 
-    async def _ended(self, details: j.JobDetails) -> None:
-        """Called by the JobMaster. It may be closed from now on, so nothing that follows is one of its tasks."""
-        run = self._runs.get(details.job_id)
-        if run is not None and run.end(details):
-            self._see_off(run)
-
-    def _ended_without_master(self, run: JobRun) -> None:
-        if run.end_without_master():
-            self._see_off(run)
-
-    def _see_off(self, run: JobRun) -> None:
+    def _ended(self, run: JobRun) -> None:
+        """Called by a task of the JobMaster. This closes the JobMaster, so nothing here may be one of its tasks."""
         assert run.result is not None
+        if self._runs.get(run.job_id) is not run:  # its submission is being withdrawn
+            return
 
         async def close() -> None:
             await run.aclose()

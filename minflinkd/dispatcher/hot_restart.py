@@ -9,7 +9,7 @@
     4 making way   `_make_way`  failed: no JobMaster, no slots, no checkpoint, or sinks that have not committed
     --- STARTING is stored. The new version is current ---
     5 the switch   `_bring_up`
-    6 the trial    `trial`      turned back: the version fails, its JobMasters do, or it is not RUNNING in time
+    6 the trial    `_trial`     turned back: the version fails, its JobMasters do, or it is not RUNNING in time
     --- COMPLETED is stored; or TURNING_BACK, then 4 and 5 with the version before it, and ROLLED_BACK ---
     7 the end      `_apply`
 
@@ -21,10 +21,11 @@ stored, as after a crash of the daemon.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import replace as copy
 from functools import partial
+from typing import Protocol
 
 import structlog
 from msgspec.structs import replace
@@ -36,6 +37,7 @@ from minflinkd.dispatcher.version_check import VersionCheck
 from minflinkd.dispatcher.version_record import Decision, VersionRecord
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import encode
+from minflinkd.jobmaster.job import Succession
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.job_state import widths
 from minflinkd.jobmaster.sinks import leaves_sinks
@@ -55,44 +57,52 @@ RETRY_PAUSE = 0.5  # seconds before a version that must make way is asked again
 MASTERLESS = 10.0  # seconds without a JobMaster, after which the job's checkpoints are looked up without one
 
 
-@dataclass(frozen=True)
-class RestartLimits:
-    """Times in seconds, as they are configured now."""
+@dataclass(frozen=True, kw_only=True)
+class RestartPolicy:
+    """What a new version of any job has to pass. Times in seconds, as they are configured now."""
 
-    timeout: Callable[[], float]  # in which a new version must become RUNNING
-    trial: Callable[[], float]  # after which a version without input is accepted anyway; 0: never
+    check: VersionCheck  # before it is accepted
+    timeout: Callable[[], float]  # in which it must become RUNNING
+    trial: Callable[[], float]  # after which it is accepted even if it has found no input; 0: never
+
+
+class RestartedJob(Protocol):
+    """The job whose versions are exchanged."""
+
+    @property
+    def job_id(self) -> JobId: ...
+
+    def refuses_versions(self) -> str:
+        """Return why the job takes no new version any more; empty if it does."""
+        ...
+
+    async def latest_stored(self) -> int:
+        """Return the last complete checkpoint in the job's storage, or 0."""
+        ...
+
+    async def versions_changed(self, versions: v.Versions) -> None:
+        """The versions have changed, or other artifacts are held than they need."""
 
 
 class HotRestarts(Component):
-    """Carries out the hot restarts of one job, one at a time.
-
-    `refuses`: why the job takes no new version any more, or "". `latest_stored`: the last complete checkpoint in the
-    job's storage, or 0. `on_change`: the versions have changed, or other artifacts are held than they need.
-    """
+    """Carries out the hot restarts of one job, one at a time."""
 
     def __init__(
         self,
-        job_id: JobId,
+        job: RestartedJob,
         versions: v.Versions,
         *,
-        check: VersionCheck,
-        limits: RestartLimits,
+        policy: RestartPolicy,
         masters: Supervisor[JobMaster],
         store: JobStore,
         clock: Clock,
-        refuses: Callable[[], str],
-        latest_stored: Callable[[], Awaitable[int]],
-        on_change: Callable[[v.Versions], Awaitable[None]],
     ) -> None:
-        super().__init__(f"hot restarts of {job_id}")
-        self._job_id = job_id
-        self._check = check
-        self._limits = limits
+        super().__init__(f"hot restarts of {job.job_id}")
+        self._job = job
+        self._job_id = job_id = job.job_id
+        self._policy = policy
         self._masters = masters
         self._clock = clock
-        self._refuses = refuses
-        self._latest_stored = latest_stored
-        self._on_change = on_change
         self._record = VersionRecord(job_id, versions, store=store, clock=clock, publish=self._publish, fall=self._fall)
         self._checking = False
         self._estate: Estate | None = None
@@ -133,7 +143,7 @@ class HotRestarts(Component):
             master = self._masters.current
             latest = None if master is None else master.coordinator.latest()
             snapshots = () if latest is None else latest.tasks
-            graph, answer = await self._check.check(self._job_id, self.versions, snapshots, request)
+            graph, answer = await self._policy.check.check(self._job_id, self.versions, snapshots, request)
             if answer.faults or request.dry_run:
                 return answer
             number = await self._accept(
@@ -158,7 +168,7 @@ class HotRestarts(Component):
         """Refuse at once what would be refused after the check, which may take seconds. Raises Conflict (H9)."""
         if self._checking:
             raise Conflict(f"another version of job {self._job_id} is being checked", hint="wait for its answer")
-        if why := self._refuses():
+        if why := self._job.refuses_versions():
             raise Conflict(f"job {self._job_id} {why}")
         if not request.dry_run:
             v.refuse_beside_another(self.versions, replaces=request.replace)
@@ -170,7 +180,7 @@ class HotRestarts(Component):
 
         Raises Conflict, StorageError, Crashed: then it was not accepted.
         """
-        if self._refuses():
+        if self._job.refuses_versions():
             raise Conflict(f"job {self._job_id} was cancelled, or has ended, while its new version was checked")
         decision = await self._record.request(event)
         reach(CrashPoint.RESTART_ACCEPTED)
@@ -211,9 +221,9 @@ class HotRestarts(Component):
                     "the job has no JobMaster at present that could make way",
                     hint="`minflinkd info JOB` says why; ask again when it is up",
                 )
-            return v.StoodDown(await self._latest_stored())
+            return v.StoodDown(await self._job.latest_stored())
         if may_stay:
-            await master.making_way.reserve(widths(restart.target), self._limits.timeout())
+            await master.making_way.reserve(widths(restart.target), self._policy.timeout())
         publish = may_stay and leaves_sinks(master.graph, restart.target)
         latest = await master.making_way.stand_down(final=final, publish=publish)
         return v.StoodDown(latest, published=master.making_way.published)
@@ -242,24 +252,22 @@ class HotRestarts(Component):
         """Return when every decision is stored. Until then it is open which version the next JobMaster runs."""
         await self._record.settled()
 
-    def heritage(self) -> Heritage:
-        current = self.versions.current
-        return Heritage(
+    def succession(self) -> Succession:
+        """Return what the JobMaster being made now takes over. An estate is given to one JobMaster only."""
+        current, estate = self.versions.current, self._estate
+        self._estate = None
+        heritage = Heritage(
             current.base,
             current.allow_non_restored,
             current.allow_changed,
             sinks=self.versions.sinks,
             published=current.base_published,
         )
-
-    def take_estate(self) -> Estate | None:
-        """Return the estate of the JobMaster that stood down for the one being made now."""
-        estate, self._estate = self._estate, None
-        return estate
+        return Succession(heritage=heritage, estate=estate or Estate(), trial=self._trial())
 
     # --- 6 the trial -------------------------------------------------------------------------------------------------
 
-    def trial(self) -> Trial | None:
+    def _trial(self) -> Trial | None:
         """Return what the next JobMaster has to report. None if its version is not on trial."""
         restart = self.versions.restart
         if restart is None or restart.phase is RestartState.HANDING_OVER:
@@ -270,13 +278,13 @@ class HotRestarts(Component):
             idle=lambda: self._soon(number, v.Idle()),
             proven=lambda checkpoint_id: self._soon(number, v.Proven(checkpoint_id)),
             disproved=lambda error: self._soon(number, v.Disproved(error)),
-            timeout=self._limits.timeout(),
+            timeout=self._policy.timeout(),
             left=partial(self._left, restart.requested_ms),
         )
 
     def _left(self, since_ms: int) -> float | None:
         """Seconds left in a trial without input, even if it began under another daemon. None: for ever."""
-        patience = self._limits.trial()
+        patience = self._policy.trial()
         return None if patience <= 0 else max(0.0, patience - (self._clock.epoch_ms() - since_ms) / 1000)
 
     def up(self, master: JobMaster) -> None:
@@ -309,7 +317,7 @@ class HotRestarts(Component):
 
     async def _deadline(self, number: int) -> None:
         """H7: Fail the restart if the new version is not RUNNING in time."""
-        seconds = self._limits.timeout()
+        seconds = self._policy.timeout()
         await self._clock.sleep(seconds)
         error = ErrorInfo(
             code="hot-restart-timeout",
@@ -377,7 +385,7 @@ class HotRestarts(Component):
     async def _publish(self, versions: v.Versions) -> None:
         """The job goes on from these versions, and holds their artifacts."""
         try:
-            await self._on_change(versions)
+            await self._job.versions_changed(versions)
         except MinflinkError as error:  # it holds more than it needs, until the next change
             log.warning("artifacts of an earlier version may still be held", job=self._job_id, error=str(error))
 

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 from msgspec.structs import replace
 
 from minflinkd.checkpoint.statistics import CheckpointStatistics
+from minflinkd.checkpoint.store import latest_stored
 from minflinkd.checkpoint.turn import StorageTurn
-from minflinkd.dispatcher.hot_restart import HotRestarts, RestartLimits
+from minflinkd.dispatcher.blobs import Blobs, keys_of_versions
+from minflinkd.dispatcher.hot_restart import HotRestarts, RestartPolicy
+from minflinkd.dispatcher.job_master_factory import JobMasterFactory
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredResult
-from minflinkd.dispatcher.version_check import VersionCheck
 from minflinkd.dispatcher.versions import Versions
 from minflinkd.dispatcher.versions import shown as restarts_of
-from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rpc.jobs import FailureRecord, JobDetails, JobStatus
 from minflinkd.runtime.clock import Clock
@@ -38,29 +39,21 @@ HOPELESS = 3  # failures after which a cancelled job ends without its JobMaster,
 class JobRun(Component):
     """Runs a job. `start` brings up the first JobMaster and raises what it raises; with `insist` it is retried.
 
-    `prepare` provides what a JobMaster needs, and `make` makes one for the stored job. `on_down` is called for each
-    JobMaster that is lost or did not come up. `on_hopeless` is called if the job was cancelled and no JobMaster stays
-    up to do it. `retain`: whether the checkpoints of such a job stay if it does not finish. `on_versions` is called
-    when the current version, or the versions to keep, have changed or may have.
+    `on_end` is called once, when the job has its `result`: its JobMaster has brought it to its end, or the job was
+    cancelled and no JobMaster stays up to do it.
     """
 
     def __init__(
         self,
         stored: StoredJob,
         *,
-        prepare: Callable[[StoredJob], Awaitable[None]],
-        make: Callable[[StoredJob, StorageTurn, HotRestarts], JobMaster],
-        on_down: Callable[[JobId], object],
+        factory: JobMasterFactory,
+        blobs: Blobs,
         store: JobStore,
         clock: Clock,
-        gate: asyncio.Semaphore,
+        restarts: RestartPolicy,
         insist: bool,
-        on_hopeless: Callable[[JobRun], None],
-        on_versions: Callable[[StoredJob], Awaitable[None]],
-        retain: Callable[[JobGraph], bool] = lambda _: False,
-        latest_stored: Callable[[JobId], Awaitable[int]],
-        version_check: VersionCheck,
-        restart_limits: RestartLimits,
+        on_end: Callable[[JobRun], None],
     ) -> None:
         super().__init__(f"run of job {stored.job_id}")
         self.stored = stored
@@ -68,38 +61,27 @@ class JobRun(Component):
         self.leader_id: LeaderId | None = None  # of the last JobMaster
         self._store = store
         self._clock = clock
-        self._on_hopeless = on_hopeless
-        self._retain = retain
-        self._prepare = prepare
-        self._on_down = on_down
-        self._on_versions = on_versions
+        self._factory = factory
+        self._blobs = blobs
+        self._on_end = on_end
         self._failures: tuple[FailureRecord, ...] = ()  # of JobMasters, newest first
         self._past: JobDetails | None = None  # as shown by the last JobMaster that made way for another version
         self._between = False  # one has made way, and the next is not up
         self._hopeless = 0
         self._storing = asyncio.Lock()
-        turn = StorageTurn(f"job {stored.job_id}")  # outlives the JobMasters, as their work in the storage may
+        self._turn = StorageTurn(f"job {stored.job_id}")  # outlives the JobMasters, as their work in the storage may
         self._masters: Supervisor[JobMaster] = Supervisor(
             f"JobMaster of {stored.job_id}",
-            lambda: make(self.stored, turn, self.hot_restarts),
+            lambda: factory.make(self.stored, self._turn, self.hot_restarts.succession(), self._ended),
             clock=clock,
-            gate=gate,
+            gate=factory.gate,
             insist=insist,
             prepare=self._prepared,
             on_up=self._up,
             on_down=self._down,
         )
         self.hot_restarts = HotRestarts(
-            stored.job_id,
-            stored.history(),
-            check=version_check,
-            limits=restart_limits,
-            masters=self._masters,
-            store=store,
-            clock=clock,
-            refuses=self._refuses_versions,
-            latest_stored=lambda: self._latest_stored(turn, latest_stored),
-            on_change=self._versions_changed,
+            self, stored.history(), policy=restarts, masters=self._masters, store=store, clock=clock
         )
 
     @property
@@ -119,22 +101,24 @@ class JobRun(Component):
         await self.hot_restarts.aclose()
         await self._masters.aclose()
 
-    async def _latest_stored(self, turn: StorageTurn, look: Callable[[JobId], Awaitable[int]]) -> int:
-        await turn.wait()
-        return await look(self.job_id)
+    # --- what hot restarts ask (`RestartedJob`) ------------------------------------------------------------------
 
-    async def _versions_changed(self, versions: Versions) -> None:
+    def refuses_versions(self) -> str:
+        if self.result is not None or self.tasks.closed:
+            return "has ended"
+        return "is being cancelled" if self.stored.cancelled else ""
+
+    async def latest_stored(self) -> int:
+        await self._turn.wait()
+        return await latest_stored(self._factory.checkpoints_of(self.job_id))
+
+    async def versions_changed(self, versions: Versions) -> None:
+        """Hold the artifacts of the versions that are kept. Those of a forgotten one are cleaned up from now on."""
         if versions.current != self.stored.history().current:
             self._past, self._between = self._shown(), True
         self.stored = replace(self.stored, graph=versions.current.graph, versions=versions)
         if self.result is None:  # otherwise its artifacts are being deleted
-            await self._on_versions(self.stored)
-
-    def _refuses_versions(self) -> str:
-        """Return why the job takes no new version any more; empty if it does."""
-        if self.result is not None or self.tasks.closed:
-            return "has ended"
-        return "is being cancelled" if self.stored.cancelled else ""
+            await self._blobs.hold(self.job_id, keys_of_versions(self.stored.history()))
 
     # --- inspection ----------------------------------------------------------------------------------------------
 
@@ -206,20 +190,24 @@ class JobRun(Component):
 
     # --- the end -------------------------------------------------------------------------------------------------
 
-    def end(self, details: JobDetails) -> bool:
-        """The job is in its terminal state, and no JobMaster follows. False if that was already known."""
+    async def _ended(self, details: JobDetails) -> None:
+        self._end(details)
+
+    def _end(self, details: JobDetails) -> None:
+        """The job is in its terminal state, and no JobMaster follows."""
         if self.result is not None:
-            return False
+            return
         self.hot_restarts.abandon(finished=details.status is JobStatus.FINISHED)
         failures = sorted((*details.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
         details = self._with_restarts(replace(details, failures=tuple(failures[:KEPT_FAILURES])))
-        retained = self._retain(self.stored.graph) and details.status is not JobStatus.FINISHED
+        options = self._factory.checkpoint_options(self.stored.graph)
+        retained = options.retain_on_cancellation and details.status is not JobStatus.FINISHED
         retained = retained or (self.master is not None and self.master.savepoints.keeps_checkpoints)
         self.result = StoredResult(dirty=True, details=details, checkpoints=self.checkpoints(), retained=retained)
         self._masters.retire()
-        return True
+        self._on_end(self)
 
-    def end_without_master(self) -> bool:
+    def _end_without_master(self) -> None:
         """The job is cancelled, but nobody could settle its sinks.
 
         Staged output stays, with the checkpoints that record it.
@@ -227,9 +215,7 @@ class JobRun(Component):
         now = self._clock.epoch_ms()
         shown = waiting(self.stored)
         timestamps = {**shown.timestamps, JobStatus.CANCELED.value: now}
-        return self.end(
-            replace(shown, status=JobStatus.CANCELED, end_ms=now, timestamps=timestamps, sinks_settled=False)
-        )
+        self._end(replace(shown, status=JobStatus.CANCELED, end_ms=now, timestamps=timestamps, sinks_settled=False))
 
     async def store_result(self) -> None:
         """Store the result. It is durable on return. Raises StorageError."""
@@ -240,7 +226,8 @@ class JobRun(Component):
     # --- the JobMaster's ups and downs -----------------------------------------------------------------------------
 
     async def _prepared(self) -> None:
-        await self._prepare(self.stored)
+        """Fetch the artifacts before each JobMaster of the job starts: its TaskManagers will ask for them (B19)."""
+        await self._blobs.recover(self.job_id, keys_of_versions(self.stored.history()))
         await self.hot_restarts.settled()
 
     def _up(self, master: JobMaster) -> None:
@@ -251,7 +238,7 @@ class JobRun(Component):
         self.hot_restarts.up(master)
 
     def _down(self, error: Exception) -> None:
-        self._on_down(self.job_id)
+        self._blobs.failed(self.job_id)
         info = error_info(error)
         told = ErrorInfo(
             code="jobmaster-down",
@@ -270,7 +257,7 @@ class JobRun(Component):
         self._hopeless += 1
         if self._hopeless >= HOPELESS:
             log.error("a cancelled job ends without its JobMaster", job=self.job_id, error=told.message)
-            self._on_hopeless(self)
+            self._end_without_master()
 
 
 def waiting(stored: StoredJob) -> JobDetails:

@@ -6,7 +6,6 @@ It talks to the job's checkpoint coordinator and to its sinks. It decides nothin
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -20,14 +19,14 @@ from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.offsets import Offsets
 from minflinkd.checkpoint.row_counts import row_counts
 from minflinkd.checkpoint.store import CheckpointStore
-from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.chaining import chain
-from minflinkd.jobgraph.model import Isolation, JobGraph
+from minflinkd.jobgraph.model import Isolation
 from minflinkd.jobmaster import events as ev
 from minflinkd.jobmaster.chance import Chance
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.details import details
 from minflinkd.jobmaster.history_record import HistoryRecord
+from minflinkd.jobmaster.job import AcceptedJob, JobStorage, Succession
 from minflinkd.jobmaster.job_history import JobHistory, history_of, past_of
 from minflinkd.jobmaster.job_state import JobState
 from minflinkd.jobmaster.making_way import MakingWay
@@ -39,7 +38,7 @@ from minflinkd.jobmaster.restoring import Restoring
 from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.sinks import JobSinks
-from minflinkd.jobmaster.succession import Estate, Heritage, Trial
+from minflinkd.jobmaster.succession import Estate
 from minflinkd.jobmaster.task_gateway import TaskManagerTasks
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.core_driver import CoreDriver
@@ -49,9 +48,8 @@ from minflinkd.rpc.party import Answered, Ask, Outcome
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
-from minflinkd.runtime.ids import AttemptId, IdSource, JobId, TaskId
+from minflinkd.runtime.ids import AttemptId, TaskId
 from minflinkd.runtime.machine_driver import StateWatch
-from minflinkd.storage.registry import Storages
 
 __all__ = ["JobMaster", "JobMasterOptions"]
 
@@ -62,52 +60,42 @@ class JobMaster(CoreDriver[JobMasterCore]):
     """The master of one job. Calls `on_end` once the job is in a terminal state and its slots are free.
 
     It crashes if the core raises an unexpected exception (A1). The job's next JobMaster then takes over (R13). Both
-    share the job's `turn` for writing to the storage.
+    write in the job's turn (`JobStorage`).
     """
 
     def __init__(
         self,
+        job: AcceptedJob,
         *,
-        job_id: JobId,
-        graph: JobGraph,
-        context: m.JobContext,
         options: JobMasterOptions,
+        storage: JobStorage,
         network: Network,
-        storages: Storages,
         clock: Clock,
-        ids: IdSource,
-        rng: random.Random,
-        submitted_ms: int,
-        submission: dict[str, float],
+        chance: Chance,
         on_end: Callable[[JobDetails], Coroutine[Any, Any, None]],
-        cancelled: bool = False,
-        turn: StorageTurn | None = None,
-        heritage: Heritage | None = None,
-        estate: Estate | None = None,
-        trial: Trial | None = None,
-        leads: Callable[[], bool] = lambda: True,
+        succession: Succession | None = None,
     ) -> None:
-        """`leads` returns whether it is certain that no other daemon is the leader now."""
-        turn = turn or StorageTurn(f"job {job_id}")
-        estate = estate or Estate()
+        succession = succession or Succession()
+        heritage, estate, trial = succession.heritage, succession.estate, succession.trial
+        job_id, graph, root, turn = job.job_id, job.graph, storage.root, storage.turn
         self.job_id = job_id
         self.graph = graph
-        self.leader_id = ids.leader()
+        self.leader_id = chance.ids.leader()
         core = JobMasterCore(
             job_id=job_id,
             leader_id=self.leader_id,
             tasks=chain(graph),
-            context=context,
+            context=job.context,
             options=replace(
                 options,
                 restart_strategy=graph.restart_strategy or options.restart_strategy,
                 min_parallelism=graph.min_parallelism,
                 exclusive=graph.isolation is Isolation.JOB,
-                libraries=context.libraries,
+                libraries=job.context.libraries,
                 on_trial=trial is not None,
             ),
             heralded=estate.task_managers,
-            chance=Chance(ids, rng),
+            chance=chance,
         )
         super().__init__(
             f"jobmaster {job_id}",
@@ -117,13 +105,11 @@ class JobMaster(CoreDriver[JobMasterCore]):
             clock=clock,
             fence=self.leader_id,
         )
+        self._accepted = job
         self._noted = core.state  # what `_decided` has seen
         self._watch = StateWatch(lambda: core.state)
-        self._heritage = heritage or Heritage()
-        self._submitted_ms = submitted_ms
-        self._submission = submission
+        self._heritage = heritage
         self._on_end = on_end
-        self._cancelled = cancelled  # by an earlier JobMaster: this one only brings the job to its end
         self._log = log.bind(job=job_id)
         gateway = TaskManagerTasks(
             network,
@@ -133,18 +119,14 @@ class JobMaster(CoreDriver[JobMasterCore]):
             timeout=options.checkpoints.timeout,
         )
         self.coordinator = CheckpointCoordinator(
-            job_id=job_id,
             options=options.checkpoints,
-            store=CheckpointStore(
-                storages.at(context.checkpoint_root), job_id=job_id, epoch=options.checkpoints.epoch, turn=turn
-            ),
+            store=CheckpointStore(root, job_id=job_id, epoch=options.checkpoints.epoch, turn=turn, leads=storage.leads),
             clock=clock,
             tasks=gateway,
             on_failure=self._checkpoints_failed,
             on_complete=self._checkpoint_completed,
             hooks=hooks.load(options.checkpoints.hooks, job_id),
             past=estate.statistics,
-            leads=leads,
         )
         self.coordinator.falls_with = self.crash
         self._scheduling = Scheduling(self._watch, self._feed, self.crashed)
@@ -152,14 +134,13 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self._proving = Proving(
             job_id,
             trial,
-            base=self._heritage.base,
+            base=heritage.base,
             scheduling=self._scheduling,
             coordinator=self.coordinator,
             clock=clock,
             trigger_interval=graph.trigger_interval,
             spawn=self._job,
         )
-        root = storages.at(context.checkpoint_root)
         self.savepoints = Savepoints(
             job_id,
             root=root,
@@ -170,9 +151,9 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self._restoring = Restoring(
             job_id,
             coordinator=self.coordinator,
-            origin=Origin(storages, graph),
-            sinks=JobSinks(storages, job_id=job_id, graph=graph, turn=turn, of_other_versions=self._heritage.sinks),
-            heritage=self._heritage,
+            origin=Origin(storage.storages, graph),
+            sinks=JobSinks(storage.storages, job_id=job_id, graph=graph, turn=turn, of_other_versions=heritage.sinks),
+            heritage=heritage,
             clock=clock,
         )
         self._inherited = estate.history
@@ -192,9 +173,9 @@ class JobMaster(CoreDriver[JobMasterCore]):
             self.job_id,
             self.graph,
             self._core.state,
-            submitted_ms=self._submitted_ms,
+            submitted_ms=self._accepted.submitted_ms,
             wall=self._wall,
-            submission=self._submission,
+            submission=self._accepted.submission,
             task_phases=self._core.task_phases,
         )
 
@@ -250,7 +231,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self._feed(
             ev.Started(
                 recovered=point is not None,
-                cancelled=self._cancelled,
+                cancelled=self._accepted.cancelled,
                 ran_with=ran_with,
                 rows=row_counts(point.tasks, self._core.state.tasks) if point is not None else {},
                 past=past_of(history, self._own),

@@ -1,4 +1,7 @@
-"""The basis of all routes: requests with timeouts to the parties behind the endpoint, and JSON answers."""
+"""The basis of all routes: requests with timeouts to the parties behind the endpoint, and JSON answers.
+
+Also what several routes read from a request in the same way.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from aiohttp import web
 
+from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rpc.jobs import GetJob, JobDetails, JobOverview, ListJobs
 from minflinkd.rpc.messages import (
     GetResourceOverview,
@@ -31,6 +35,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 JSON = "application/json"
 SNAPSHOT_AGE = 0.05  # seconds for which everybody gets the same answer about the whole cluster (E4)
+
+_YES = frozenset({"", "true", "1"})
+_NO = frozenset({"false", "0"})
 
 _encoder = msgspec.json.Encoder(enc_hook=encode_unit)
 
@@ -137,3 +144,11 @@ class Backend:
 def resource_id(http: web.Request) -> ResourceId:
     """Return the id of the TaskManager that the path names. Raises InvalidId."""
     return parse_resource_id(http.match_info["taskmanagerid"])
+
+
+def flag(http: web.Request, name: str) -> bool:
+    """Return the value of a flag, which may be given by its name alone, such as `?dry-run`. Raises InvalidRequest."""
+    value = http.query.get(name, "false").lower()
+    if value not in _YES | _NO:
+        raise InvalidRequest(f"{name} is {value[:80]!r}", hint="true or false")
+    return value in _YES

@@ -37,11 +37,11 @@ from minflinkd.rest.schemas import (
     TaskInfo,
     VertexDetails,
 )
-from minflinkd.rest.sensitive import masked
 from minflinkd.rpc.jobs import CancelJob, JobDetails, JobOverview, JobStatus, RepeatedFailures, TaskDetails
 from minflinkd.rpc.messages import ReadCollected
 from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import VertexId, parse_job_id
+from minflinkd.runtime.secrets import masked
 
 MAX_EXCEPTIONS = 20  # shown if the request names no number, as in Flink
 

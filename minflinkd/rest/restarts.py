@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from minflinkd.rest.backend import Backend, json_answer, json_bytes
+from minflinkd.rest.backend import Backend, flag, json_answer, json_bytes
 from minflinkd.rest.errors import InvalidJob, InvalidRequest
-from minflinkd.rest.flags import flag
 from minflinkd.rest.guard import Limits, read_json_body
 from minflinkd.rest.plan import vertex_id
 from minflinkd.rest.schemas import (

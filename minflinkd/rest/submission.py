@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.backend import Backend, flag, json_answer
 from minflinkd.rest.errors import InvalidJob
-from minflinkd.rest.flags import flag
 from minflinkd.rest.guard import Limits, read_json_body
 from minflinkd.rest.schemas import Submitted
 from minflinkd.rpc.jobs import SubmitJob

@@ -18,7 +18,7 @@ from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import LeaderId
-from minflinkd.runtime.timer import Timer
+from minflinkd.runtime.machine_driver import Timer
 
 log = structlog.get_logger(__name__)
 

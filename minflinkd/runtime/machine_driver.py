@@ -9,7 +9,6 @@ from typing import Generic, TypeVar
 
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.machine import Machine
-from minflinkd.runtime.timer import Timer
 
 S = TypeVar("S")
 E = TypeVar("E")
@@ -62,6 +61,35 @@ class StateWatch(Generic[S]):
         async with asyncio.timeout(timeout):
             while not condition(self.read()):
                 await self._changed.wait()
+
+
+class Timer:
+    """Passes time to a machine: calls `tick` when something is due, and checks again after every change.
+
+    `due` returns when, in monotonic seconds; None: not before the next change. `tick` gets a time no earlier than that.
+    The owner of the machine runs `run` as a loop.
+    """
+
+    def __init__(self, clock: Clock, *, due: Callable[[], float | None], tick: Callable[[float], object]) -> None:
+        self._clock = clock
+        self._due = due
+        self._tick = tick
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """The next due time may have changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        while True:
+            self._changed.clear()
+            due = self._due()
+            try:
+                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock.monotonic())):
+                    await self._changed.wait()
+            except TimeoutError:
+                # The timeout may fire slightly early. With a time before `due`, this loop would wait again and again.
+                self._tick(max(due or 0.0, self._clock.monotonic()))
 
 
 class MachineDriver(Generic[S, E, C]):

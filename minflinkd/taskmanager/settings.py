@@ -5,6 +5,7 @@ A TaskManager of the daemon gets it as one JSON file.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -72,38 +73,45 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "INFO"
 
 
+@dataclass(frozen=True, kw_only=True)
+class DaemonAddress:
+    """Where a TaskManager finds its daemon, and the secret that they share."""
+
+    host: str
+    port: int
+    secret_file: Path
+    blob_url: str = ""  # of the BlobServer, until the ResourceManager names another one
+    blob_store: str = ""  # URI of the HA store of blobs, until the ResourceManager names another one
+
+
 def settings_of(
     config: Config,
     *,
     resource_id: ResourceId,
-    daemon: tuple[str, int],
-    secret_file: Path,
+    daemon: DaemonAddress,
     directory: Path,
     registration_timeout: float,
     standalone: bool = False,
-    blob_url: str = "",
-    blob_store: str = "",
 ) -> TaskManagerSettings:
     """Return the settings of one TaskManager from its configuration.
 
-    `daemon` is the daemon's host and port. `directory` is the TaskManager's own. `registration_timeout` is used if the
-    configuration has none; 0 never gives up.
+    `directory` is the TaskManager's own. `registration_timeout` is used if the configuration has none; 0 never gives
+    up.
     """
     options, session = config.taskmanager, config.taskmanager.session
-    host, port = daemon
     settings = TaskManagerSettings(
         resource_id=resource_id,
-        daemon_host=host,
-        daemon_port=port,
-        secret_file=str(secret_file),
+        daemon_host=daemon.host,
+        daemon_port=daemon.port,
+        secret_file=str(daemon.secret_file),
         slots=options.number_of_task_slots,
         working_directory=str(directory),
         log_directory=str(directory / homes.LOGS),
         state_directory=str(where.local_state(config, resource_id) or directory / "state"),
         standalone=standalone,
-        blob_url=blob_url,
+        blob_url=daemon.blob_url,
         blob_fetch_retries=config.blob.fetch_retries,
-        blob_store=blob_store,
+        blob_store=daemon.blob_store,
         blob_cleanup_interval=config.blob.cleanup_interval,
         blob_retention_interval=config.blob.retention_interval,
         offload_minsize=config.blob.offload_minsize,

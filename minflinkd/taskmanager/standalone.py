@@ -29,7 +29,7 @@ from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.sdnotify import SystemdNotifier
 from minflinkd.taskmanager.child.java import check_java
 from minflinkd.taskmanager.process import run
-from minflinkd.taskmanager.settings import InvalidSettings, TaskManagerSettings, settings_of
+from minflinkd.taskmanager.settings import DaemonAddress, InvalidSettings, TaskManagerSettings, settings_of
 from minflinkd.taskmanager.supervisor import TaskManager
 
 log = structlog.get_logger(__name__)
@@ -55,8 +55,11 @@ def standalone_settings(config: Config, environ: Mapping[str, str], resource_id:
     return settings_of(
         config,
         resource_id=resource_id,
-        daemon=(daemon.rpc_address or daemon.bind_host, daemon.rpc_port.fixed),
-        secret_file=where.secret_file(config, state),
+        daemon=DaemonAddress(
+            host=daemon.rpc_address or daemon.bind_host,
+            port=daemon.rpc_port.fixed,
+            secret_file=where.secret_file(config, state),
+        ),
         directory=where.task_managers(state) / resource_id,
         registration_timeout=0.0,
         standalone=True,

@@ -15,7 +15,7 @@ from minflinkd.cli.exits import ExitCode
 from minflinkd.config import load_config
 from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.runtime.ids import ResourceId
-from minflinkd.taskmanager.settings import settings_of, write_settings
+from minflinkd.taskmanager.settings import DaemonAddress, settings_of, write_settings
 
 TM = ResourceId("tm-000000000001")
 NEEDED = ("bash", "sh", "env", "uname", "dirname", "basename", "cat", "ls", "ps", "readlink", "tr", "nohup")
@@ -40,8 +40,7 @@ class Host:
         settings = settings_of(
             load_config(None, {}, self.options),
             resource_id=resource_id,
-            daemon=("127.0.0.1", 9),  # nobody is there
-            secret_file=secret,
+            daemon=DaemonAddress(host="127.0.0.1", port=9, secret_file=secret),  # nobody is there
             directory=directory,
             registration_timeout=600.0,
         )

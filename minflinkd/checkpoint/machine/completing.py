@@ -41,7 +41,7 @@ def acknowledged(step: Step, snapshot: TaskSnapshot) -> None:
 
 
 def _finished(step: Step, checkpoint: PendingCheckpoint) -> CompletedCheckpoint:
-    return checkpoint.complete(step.state.job_id, step.state.options.epoch, step.state.graph_digest)
+    return checkpoint.complete(step.state.job_id, step.state.options.epoch)
 
 
 def complete(step: Step, checkpoint: PendingCheckpoint) -> None:

@@ -106,7 +106,7 @@ class PendingCheckpoint:
         handles = {file.handle.file for snapshot in self.snapshots.values() for file in snapshot.files}
         return self.written_files() | handles
 
-    def complete(self, job_id: JobId, epoch: int, graph_digest: str) -> CompletedCheckpoint:
+    def complete(self, job_id: JobId, epoch: int) -> CompletedCheckpoint:
         return CompletedCheckpoint(
             job_id=job_id,
             checkpoint_id=self.checkpoint_id,
@@ -114,7 +114,6 @@ class PendingCheckpoint:
             kind=self.kind,
             triggered_ms=self.triggered_ms,
             completed_ms=max(self.acknowledged_ms.values(), default=self.triggered_ms),
-            graph_digest=graph_digest,
             tasks=tuple(_without_dropped(self.snapshots[task]) for task in sorted(self.snapshots)),
             hooks=tuple(HookState(name, state) for name, state in self.hooks.items() if state is not None),
         )

@@ -57,7 +57,6 @@ class Doomed:
 class State:
     job_id: JobId
     options: CheckpointOptions
-    graph_digest: str = ""
     attempts: Mapping[TaskId, AttemptId] = field(default_factory=dict)  # empty: not all tasks are running
     survivors: frozenset[AttemptId] = frozenset()  # keep running while other tasks are restarted
     setting_up: SettingUp | None = None

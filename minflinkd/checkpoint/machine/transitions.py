@@ -31,7 +31,6 @@ def initial(
     completed: tuple[CompletedCheckpoint, ...] = (),
     *,
     last_id: int = 0,
-    graph_digest: str = "",
     sizes: Mapping[str, int] | None = None,
 ) -> State:
     """Return a coordinator state over what the store holds.
@@ -43,7 +42,6 @@ def initial(
     return State(
         job_id=job_id,
         options=options,
-        graph_digest=graph_digest,
         completed=completed,
         unconfirmed={c.checkpoint_id: frozenset(task.task_id for task in c.tasks) for c in completed if c.tasks},
         last_id=max([last_id, *(c.checkpoint_id for c in completed)]),

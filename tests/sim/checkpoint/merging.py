@@ -117,7 +117,6 @@ class MergingWorld:
 
     def _new_coordinator(self) -> CheckpointCoordinator:
         return CheckpointCoordinator(
-            job_id=JOB,
             options=self.options,
             store=CheckpointStore(
                 replace(self.location, storage=self.line), job_id=JOB, epoch=self.options.epoch, turn=self.turn

@@ -78,7 +78,6 @@ class World:
         )
         self.attempts = {attempt: self.attempt(task, attempt, base) for task, attempt in TASKS.items()}
         self.coordinator = CheckpointCoordinator(
-            job_id=JOB,
             options=self.options,
             store=CheckpointStore(self.location, job_id=JOB, epoch=1),
             clock=SystemClock(),

@@ -133,14 +133,14 @@ class World:
 
     def new_coordinator(self) -> CheckpointCoordinator:
         return CheckpointCoordinator(
-            job_id=JOB,
             options=self.options,
-            store=CheckpointStore(self.location, job_id=JOB, epoch=self.options.epoch, turn=self.turn),
+            store=CheckpointStore(
+                self.location, job_id=JOB, epoch=self.options.epoch, turn=self.turn, leads=lambda: self.leads
+            ),
             clock=self.clock,
             tasks=self,
             on_failure=self.failures.append,
             hooks=self.hooks,
-            leads=lambda: self.leads,
         )
 
     def run(self, attempts: dict[TaskId, AttemptId]) -> None:

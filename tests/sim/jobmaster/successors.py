@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobmaster.job import Succession
 from minflinkd.jobmaster.succession import Heritage, Trial
 from minflinkd.runtime.errors import ErrorInfo
 from tests.sim.jobmaster.world import World, new_master
@@ -54,8 +55,8 @@ async def succeeded(
     estate = before.estate()
     await before.aclose()
     storages = untimed_storages()
-    heritage = Heritage(base, allow)
-    after = new_master(world, job, storages, tmp_path, heritage, estate, heard.trial, **checkpoints)
+    succession = Succession(heritage=Heritage(base, allow), estate=estate, trial=heard.trial)
+    after = new_master(world, job, storages, tmp_path, succession, **checkpoints)
     world.master = after
     async with after:
         yield heard

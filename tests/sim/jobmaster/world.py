@@ -13,9 +13,11 @@ from msgspec.structs import replace as copy
 from structlog.testing import capture_logs
 
 from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.model import Input, JobGraph, RestartStrategy, Sink, Source, Vertex
+from minflinkd.jobmaster.chance import Chance
+from minflinkd.jobmaster.job import AcceptedJob, JobStorage, Succession
 from minflinkd.jobmaster.job_master import JobMaster, JobMasterOptions
-from minflinkd.jobmaster.succession import Estate, Heritage, Trial
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.faulty import FaultyWire
 from minflinkd.rpc.jobs import JobDetails, JobStatus
@@ -233,9 +235,7 @@ def new_master(
     job: JobGraph,
     storages: Storages,
     directory: Path,
-    heritage: Heritage | None = None,
-    estate: Estate | None = None,
-    trial: Trial | None = None,
+    succession: Succession | None = None,
     **checkpoints: float,
 ) -> JobMaster:
     ids = IdSource(random.Random(2 + len(world.declared)), epoch=len(world.declared))
@@ -248,21 +248,16 @@ def new_master(
         checkpoint_root=f"file://{directory}/checkpoints",
     )
     return JobMaster(
-        job_id=JOB,
-        graph=job,
-        context=context,
+        AcceptedJob(graph=job, context=context, submitted_ms=0, submission={}),
         options=replace(OPTIONS, checkpoints=CheckpointOptions(**checkpoints)),  # type: ignore[arg-type]
+        storage=JobStorage(
+            storages=storages, root=storages.at(context.checkpoint_root), turn=StorageTurn(f"job {JOB}")
+        ),
         network=world.wire.party("jm"),
-        storages=storages,
         clock=SystemClock(),
-        ids=ids,
-        rng=random.Random(2),
-        submitted_ms=0,
-        submission={},
+        chance=Chance(ids, random.Random(2)),
         on_end=world.end,
-        heritage=heritage,
-        estate=estate,
-        trial=trial,
+        succession=succession,
     )
 
 

@@ -74,7 +74,6 @@ def completed(checkpoint_id: int, *tasks: TaskSnapshot, epoch: int = 1) -> Compl
         kind=CheckpointKind.PERIODIC,
         triggered_ms=NOON,
         completed_ms=NOON + 500,
-        graph_digest="d1",
         tasks=tasks or (snapshot(checkpoint_id, A, A1), snapshot(checkpoint_id, B, B1)),
     )
 

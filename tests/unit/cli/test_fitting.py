@@ -14,7 +14,7 @@ from fcntl import ioctl
 import pytest
 from rich.cells import cell_len
 
-from minflinkd.cli.fitting import Part, fit, short, stderr_width
+from minflinkd.cli.text import Part, fit, short, stderr_width
 from minflinkd.cli.watch import Progress
 from minflinkd.rest.jobs import job_info
 from minflinkd.rest.schemas import Checkpoints

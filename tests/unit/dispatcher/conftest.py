@@ -16,9 +16,11 @@ import pytest
 from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.keys import BlobKey
 from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.dispatcher.dispatcher import Dispatcher, DispatcherOptions
+from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.dispatcher.job_store import JobStore
+from minflinkd.dispatcher.options import DispatcherOptions
 from minflinkd.jobgraph.model import RestartStrategy
+from minflinkd.jobmaster.chance import Chance
 from minflinkd.jobmaster.job_master import JobMasterOptions
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
@@ -136,8 +138,7 @@ class Cluster:
             storages=self.storages,
             blobs=self.blobs,
             clock=SystemClock(),
-            ids=self.ids,
-            rng=random.Random(1),
+            chance=Chance(self.ids, random.Random(1)),
             options=DispatcherOptions(
                 checkpoint_root=f"file://{self.directory}/checkpoints",
                 savepoint_dir=f"file://{self.directory}/savepoints",

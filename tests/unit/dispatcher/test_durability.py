@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -233,7 +234,7 @@ async def test_an_expired_result_goes_once_its_storage_lets_it(
         await until(lambda: sorted(cluster.blobs.deleted) == [JOB, other])  # their cleanups run concurrently
         assert set(await cluster.list()) == {JOB, other}
         with capture_logs() as logs:
-            serving.options = dispatcher.replace(serving.options, result_expiration=0.0)
+            serving.options = replace(serving.options, result_expiration=0.0)
             await until(lambda: not serving.details())
             assert sum(line["event"].startswith("a result has expired") for line in logs) == 3
         assert cluster.files() == []

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from minflinkd.dispatcher import hot_restart
-from minflinkd.dispatcher.dispatcher import Dispatcher
+from minflinkd.dispatcher.job_master_factory import JobMasterFactory
 from minflinkd.dispatcher.job_store import JobStore, StoredJob
 from minflinkd.dispatcher.versions import Versions
 from minflinkd.jobmaster.job_master import JobMaster
@@ -309,14 +309,14 @@ async def test_a_version_whose_job_master_cannot_be_made_is_turned_back(
 ) -> None:
     """Nobody could be asked to make way. The storage shows that the version has proven nothing (H7)."""
     monkeypatch.setattr(hot_restart, "MASTERLESS", 0.05)
-    make = Dispatcher._master_of
+    make = JobMasterFactory.make
 
-    def broken(self: Dispatcher, stored: StoredJob, *others: Any) -> JobMaster:
+    def broken(self: JobMasterFactory, stored: StoredJob, *others: Any) -> JobMaster:
         if stored.graph.params["version"] == "2":
             raise error
         return make(self, stored, *others)
 
-    monkeypatch.setattr(Dispatcher, "_master_of", broken)
+    monkeypatch.setattr(JobMasterFactory, "make", broken)
     with capture_logs():
         async with job_running(cluster, runner) as dispatcher:
             dispatcher.options = replace(dispatcher.options, hot_restart_timeout=0.2)

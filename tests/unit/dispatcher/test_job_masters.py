@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from minflinkd.checkpoint import turn
 from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.store import CheckpointStore
-from minflinkd.dispatcher import dispatcher
+from minflinkd.dispatcher import dispatcher, job_master_factory
 from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rpc.jobs import JobStatus
@@ -255,7 +255,7 @@ async def test_jobs_are_recovered_side_by_side_but_not_all_at_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Livy showed why: without a limit, a restart begins with an overload."""
-    jobs = await many(cluster, 3 * dispatcher.RECOVERIES)
+    jobs = await many(cluster, 3 * job_master_factory.STARTS)
     now, most = 0, 0
     recover = CheckpointStore.recover
 
@@ -271,7 +271,7 @@ async def test_jobs_are_recovered_side_by_side_but_not_all_at_once(
     monkeypatch.setattr(CheckpointStore, "recover", counted)
     async with cluster.serving():
         assert await cluster.list() == dict.fromkeys(jobs, JobStatus.CREATED)
-    assert most == dispatcher.RECOVERIES
+    assert most == job_master_factory.STARTS
 
 
 async def test_a_recovery_that_hangs_holds_neither_the_start_nor_the_others(

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from minflinkd.runtime.clock import Clock, SystemClock
-from minflinkd.runtime.timer import Timer
+from minflinkd.runtime.machine_driver import Timer
 
 pytestmark = pytest.mark.looptime
 

@@ -8,7 +8,7 @@ import pytest
 
 from minflinkd.config.load import parse_config
 from minflinkd.runtime.ids import ResourceId
-from minflinkd.taskmanager.settings import read_settings, settings_of, write_settings
+from minflinkd.taskmanager.settings import DaemonAddress, read_settings, settings_of, write_settings
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -17,8 +17,7 @@ def test_a_taskmanager_is_told_whether_to_merge_files(tmp_path: Path, enabled: b
     settings = settings_of(
         parse_config(f"execution.checkpointing.file-merging.enabled: {str(enabled).lower()}", {}, {}),
         resource_id=ResourceId("tm-" + "1" * 32),
-        daemon=("127.0.0.1", 1),
-        secret_file=tmp_path / "secret",
+        daemon=DaemonAddress(host="127.0.0.1", port=1, secret_file=tmp_path / "secret"),
         directory=tmp_path,
         registration_timeout=1.0,
     )

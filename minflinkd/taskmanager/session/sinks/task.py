@@ -26,8 +26,7 @@ from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink
 from minflinkd.taskmanager.session.sinks.collect import CollectSink
 from minflinkd.taskmanager.session.sinks.files import FilesSink
 from minflinkd.taskmanager.session.sinks.jdbc import StagedRows, Staging, UpsertSink
-from minflinkd.taskmanager.session.sinks.python import PythonSink
-from minflinkd.taskmanager.session.sinks.writer import ConsoleSink, WriterSink
+from minflinkd.taskmanager.session.sinks.writer import ConsoleSink, PythonSink, WriterSink
 from minflinkd.taskmanager.session.spark.failures import batch_failure
 from minflinkd.taskmanager.session.spark.session import Session
 

@@ -1,8 +1,14 @@
-"""Sinks that Spark itself writes to: any batch writer (kafka, jdbc without a key), and the console. At least once."""
+"""Sinks that write each micro-batch at once, without a commit: at least once.
+
+They are Spark's own batch writers (kafka, jdbc without a key), the console, and functions of users. A python sink that
+stages and commits is a `CommittingSink`.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -38,3 +44,16 @@ class ConsoleSink:
     def write(self, frame: DataFrame, epoch: int) -> None:
         text = frame._jdf.showString(self._rows, self._width, False)
         print(f"sink {self._vertex_id}, micro-batch {epoch}:\n{text}", flush=True, file=sys.stdout)  # noqa: T201
+
+
+class PythonSink:
+    """Calls a user's function(batch, epoch). A restore may repeat a micro-batch, with other rows."""
+
+    ledger: Ledger | None = None
+    reads_all = False
+
+    def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
+        self._function = function
+
+    def write(self, frame: DataFrame, epoch: int) -> None:
+        self._function(frame, epoch)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.config.load import parse_config
 from minflinkd.daemon_options import master_hooks
-from minflinkd.dispatcher.checkpoint_options import checkpoint_options, checkpointing_of_tasks
+from minflinkd.dispatcher.options import checkpoint_options, checkpointing_of_tasks
 from minflinkd.jobgraph.model import Checkpointing, CheckpointMode, JobGraph
 from minflinkd.runtime.units import Duration
 

@@ -1,14 +1,28 @@
-"""The options of a job's checkpoints: the daemon's options, unless the job says otherwise."""
+"""The options of the Dispatcher, and what they and a job's own settings come to."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.jobgraph.model import Checkpointing, Externalized, JobGraph
+from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.runtime.units import Duration
+
+
+@dataclass(frozen=True, kw_only=True)
+class DispatcherOptions:
+    """Times in seconds."""
+
+    checkpoint_root: str  # URI; every job has its own directory below it
+    savepoint_dir: str  # URI, if a request names none
+    session_timeout: float = 60.0  # for a TaskManager that can analyse a submission
+    result_expiration: float = 3600.0
+    hot_restart_timeout: float = 60.0  # for a new version to become RUNNING (H7)
+    hot_restart_trial: float = 0.0  # after which a version that has found no input is accepted; 0: never
+    job_master: JobMasterOptions
 
 
 def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> CheckpointOptions:

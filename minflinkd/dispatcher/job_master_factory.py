@@ -1,0 +1,100 @@
+"""Makes the JobMasters of all jobs: what a stored job and the Dispatcher's present options come to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.checkpoint.turn import StorageTurn
+from minflinkd.dispatcher.job_store import StoredJob
+from minflinkd.dispatcher.libraries import libraries
+from minflinkd.dispatcher.options import DispatcherOptions, checkpoint_options, checkpointing_of_tasks
+from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobmaster.chance import Chance
+from minflinkd.jobmaster.job import AcceptedJob, JobStorage, Succession
+from minflinkd.jobmaster.job_master import JobMaster
+from minflinkd.rpc.jobs import JobDetails
+from minflinkd.rpc.messages import ArtifactRef, JobContext
+from minflinkd.rpc.network import Network
+from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.ids import JobId
+from minflinkd.storage.location import Location
+from minflinkd.storage.registry import Storages
+
+STARTS = 8  # JobMasters brought up at a time: each reads its job's checkpoints
+
+
+class JobMasterFactory:
+    """`options`: as they are configured now. `leads`: whether it is certain that no other daemon leads now."""
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        storages: Storages,
+        clock: Clock,
+        chance: Chance,
+        options: Callable[[], DispatcherOptions],
+        leads: Callable[[], bool],
+    ) -> None:
+        self._network = network
+        self._storages = storages
+        self._clock = clock
+        self._chance = chance
+        self._options = options
+        self._leads = leads
+        self.gate = asyncio.Semaphore(STARTS)  # whoever brings up a JobMaster waits for it
+
+    def make(
+        self,
+        stored: StoredJob,
+        turn: StorageTurn,
+        succession: Succession,
+        on_end: Callable[[JobDetails], Coroutine[Any, Any, None]],
+    ) -> JobMaster:
+        return JobMaster(
+            AcceptedJob(
+                graph=stored.graph,
+                context=self.context(stored.job_id, stored.graph),
+                submitted_ms=stored.submitted_ms,
+                submission=stored.submission,
+                cancelled=stored.cancelled,
+            ),
+            options=replace(self._options().job_master, checkpoints=self.checkpoint_options(stored.graph)),
+            storage=JobStorage(
+                storages=self._storages, root=self.checkpoints_of(stored.job_id), turn=turn, leads=self._leads
+            ),
+            network=self._network,
+            clock=self._clock,
+            chance=self._chance,
+            on_end=on_end,
+            succession=succession,
+        )
+
+    def context(self, job_id: JobId, graph: JobGraph) -> JobContext:
+        """Return what the job's tasks are built with."""
+        return JobContext(
+            job_id=job_id,
+            name=graph.name,
+            params=graph.params,
+            mode=graph.mode,
+            checkpointing=checkpointing_of_tasks(self._options().job_master.checkpoints, graph),
+            checkpoint_root=self._checkpoint_root(job_id),
+            artifacts=tuple(ArtifactRef(name=a.name, key=a.key or "", size=a.size) for a in graph.artifacts),
+            spark=graph.spark,
+            trigger_interval=float(graph.trigger_interval),
+            libraries=libraries(graph),
+        )
+
+    def checkpoint_options(self, graph: JobGraph) -> CheckpointOptions:
+        return checkpoint_options(self._options().job_master.checkpoints, graph)
+
+    def checkpoints_of(self, job_id: JobId) -> Location:
+        """Return the directory of the job's checkpoints."""
+        return self._storages.at(self._checkpoint_root(job_id))
+
+    def _checkpoint_root(self, job_id: JobId) -> str:
+        return f"{self._options().checkpoint_root.rstrip('/')}/{job_id}"

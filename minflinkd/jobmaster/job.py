@@ -1,0 +1,52 @@
+"""What a JobMaster is given about its job: the job itself, its storage, and what it takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from minflinkd.checkpoint.turn import StorageTurn
+from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobmaster.succession import Estate, Heritage, Trial
+from minflinkd.rpc.messages import JobContext
+from minflinkd.runtime.ids import JobId
+from minflinkd.storage.location import Location
+from minflinkd.storage.registry import Storages
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedJob:
+    """A job in the version that is current now."""
+
+    graph: JobGraph
+    context: JobContext  # what its tasks are built with
+    submitted_ms: int
+    submission: dict[str, float]  # seconds until each phase of the submission had ended
+    cancelled: bool = False  # the JobMaster only brings the job to its end
+
+    @property
+    def job_id(self) -> JobId:
+        return self.context.job_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStorage:
+    """Where the JobMasters of one job write.
+
+    `root`: the directory of the job's checkpoints. Sinks write to any of `storages`. The JobMasters write one piece of
+    work at a time, in the job's `turn`. `leads`: whether it is certain that no other daemon leads now.
+    """
+
+    storages: Storages
+    root: Location
+    turn: StorageTurn
+    leads: Callable[[], bool] = lambda: True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Succession:
+    """What a JobMaster takes over from those before it, and the trial of a version that has proven nothing yet."""
+
+    heritage: Heritage = field(default_factory=Heritage)
+    estate: Estate = field(default_factory=Estate)
+    trial: Trial | None = None
