@@ -38,7 +38,7 @@ lint: setup
 	lint-imports
 
 # What needs no Spark comes first, side by side, a file in one process; a session or a cluster has all cores to itself.
-WITHOUT_SPARK := tests/unit tests/sim tests/servers tests/storage examples/storage_backend/tests tests/shapes/test_drawing.py tests/shapes/test_planted.py tests/shapes/test_reduction.py tests/shapes/test_summary.py
+WITHOUT_SPARK := tests/unit tests/component tests/sim tests/servers tests/storage examples/storage_backend/tests tests/shapes/test_drawing.py tests/shapes/test_planted.py tests/shapes/test_reduction.py tests/shapes/test_summary.py
 PYTEST := pytest --durations=25 --durations-min=5
 LIGHT := $(PYTEST) -n logical --dist loadfile $(WITHOUT_SPARK)
 HEAVY := $(PYTEST) $(addprefix --ignore=,$(WITHOUT_SPARK))
@@ -57,12 +57,12 @@ SEEDS := 0-999
 shapes: setup
 	python -m tests.shapes --seeds $(SEEDS)
 
-# Reports, not limits: branches that no unit test and no simulation takes, and changes that no unit test notices.
+# Reports, not limits: branches that no unit or component test and no simulation takes, and changes that no unit test notices.
 REPORTS = python -m pip install --quiet --disable-pip-version-check --editable '.[reports]'
 
 coverage: setup
 	$(REPORTS)
-	$(PYTEST) -n logical --dist loadfile tests/unit tests/sim -m "not slow" --cov=minflinkd --cov-branch --cov-report=term:skip-covered --cov-report=html
+	$(PYTEST) -n logical --dist loadfile tests/unit tests/component tests/sim -m "not slow" --cov=minflinkd --cov-branch --cov-report=term:skip-covered --cov-report=html
 
 # `make mutate MUTANTS='minflinkd.jobmaster.scheduler.sizing*'` looks at one module.
 mutate: setup

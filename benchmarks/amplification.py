@@ -37,7 +37,8 @@ from minflinkd.checkpoint import metadata as metadata_format
 from minflinkd.checkpoint.layout import METADATA, is_physical_file
 from minflinkd.rest.schemas import Checkpoint
 from minflinkd.rest.schemas.checkpoints import CheckpointFiles
-from tests.cluster import Cluster, running_cluster, until
+from tests.cluster import Cluster, running_cluster
+from tests.waiting import until
 
 AIM = 1.3  # stored / referenced
 PLOT = Path(__file__).parents[1] / "build" / "plots" / "amplification.svg"
@@ -127,7 +128,7 @@ class Side:
             right = (told.bytes_stored, told.bytes_referenced) == (sum(sizes.values()), referenced)
             return told if sizes.keys() == names and right else None
 
-        return await until(f"the files of checkpoint {number} alone, of the size that is told", there, pause=0.02)
+        return await until(there, f"the files of checkpoint {number} alone, of the size that is told", pause=0.02)
 
     async def _compare(self, files: CheckpointFiles) -> None:
         """Compare with the TaskManager's figures, from its heartbeats."""
@@ -142,7 +143,7 @@ class Side:
             )
 
         try:
-            await until("figures that agree", alike, timeout=30, pause=0.2)
+            await until(alike, "figures that agree", timeout=30, pause=0.2)
         except AssertionError:
             told = {key: value for key, value in found.items() if key.startswith("merging.")}
             raise AssertionError(f"the TaskManager tells {told}, the coordinator {files}") from None

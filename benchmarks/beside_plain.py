@@ -20,7 +20,8 @@ from benchmarks.figures import Row
 from benchmarks.plain import run_plain
 from benchmarks.running import quick_asked, run, say
 from benchmarks.workload import streaming
-from tests.cluster import Cluster, running_cluster, until
+from tests.cluster import Cluster, running_cluster
+from tests.waiting import until
 from tests.windows_job import WindowsJob
 
 PLAIN = "plain PySpark"
@@ -79,7 +80,7 @@ async def _ours(cluster: Cluster, job: WindowsJob, name: str) -> Pace:
             assert state not in ("FAILED", "CANCELED"), (await cluster.client.exceptions(job_id)).root_exception
             return len(found) >= job.files
 
-        await until(f"{job.files} micro-batches", all_there, timeout=600, pause=0.5)
+        await until(all_there, f"{job.files} micro-batches", timeout=600, pause=0.5)
     await cluster.cancel(job_id)
     return _paced(found)
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from benchmarks.figures import Row
 from benchmarks.running import quick_asked, run, say
 from benchmarks.workload import fed, streaming
-from tests.cluster import Cluster, running_cluster, until
+from tests.cluster import Cluster, running_cluster
+from tests.waiting import until
 from tests.windows_job import WindowsJob
 
 
@@ -44,7 +45,7 @@ async def _cancel(cluster: Cluster, file: Path) -> dict[str, float]:
     began = time.time()
     await cluster.client.cancel(job_id)
     answered = time.time() - began
-    await until("free slots", free, pause=0.005)
+    await until(free, "free slots", pause=0.005)
     freed = time.time() - began
     job = await cluster.await_state(job_id, "CANCELED")
     return {"answered": answered, "CANCELED": job.timestamps["CANCELED"] / 1000 - began, "slots free": freed}

@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.beside import beside
 from benchmarks.figures import Row
 from benchmarks.plain import run_plain
 from benchmarks.running import quick_asked, run, say
 from benchmarks.workload import fed, streaming
-from tests.cluster import Cluster, running_cluster, until
+from tests.beside import beside
+from tests.cluster import Cluster, running_cluster
+from tests.waiting import until
 from tests.windows_job import WindowsJob
 
 PLAIN = "plain PySpark"
@@ -137,7 +138,7 @@ async def _next_checkpoint(cluster: Cluster, job_id: str, after: int) -> dict[st
     async def there() -> bool:
         return await _latest(cluster, job_id) > after
 
-    await until(f"checkpoint {after + 1}", there)
+    await until(there, f"checkpoint {after + 1}")
     return await cluster.client.get(f"/jobs/{job_id}/checkpoints/details/{after + 1}", dict[str, Any])
 
 

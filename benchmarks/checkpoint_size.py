@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import commit_log
-from benchmarks.beside import beside
 from benchmarks.figures import Row
 from benchmarks.large_state import LargeState
 from benchmarks.running import quick_asked, run, say
-from tests.cluster import Cluster, running_cluster, until
+from tests.beside import beside
+from tests.cluster import Cluster, running_cluster
+from tests.waiting import until
 
 INTERVAL = 4.0  # seconds
 UPLOAD = 200  # MB
@@ -63,7 +64,7 @@ async def _phases(row: Row, cluster: Cluster, base: Path, size: int, wanted: int
             return [c for c in done if size / 2 * 1e6 <= c["state_size"] and not _is_full(c, size)]
 
         await until(
-            f"{wanted} checkpoints that follow a full one", _there(lambda: len(following()) >= wanted), timeout=300
+            _there(lambda: len(following()) >= wanted), f"{wanted} checkpoints that follow a full one", timeout=300
         )
         full = [c for _, c in sorted(seen.items()) if _is_full(c, size)]
     for kind, checkpoints in (("full", full), ("next", following())):
@@ -86,7 +87,7 @@ async def _beside_uploads(row: Row, cluster: Cluster, base: Path, rounds: int) -
     async with _running(cluster, state, "uploads") as (job_id, seen), commit_log.watched(cluster) as times:
         await _processed(cluster, job_id, times, last)
         highest = max(seen, default=0)
-        await until("one more checkpoint", _there(lambda: max(seen, default=0) > highest), timeout=120)
+        await until(_there(lambda: max(seen, default=0) > highest), "one more checkpoint", timeout=120)
     uploads = [_upload(c) for c in seen.values() if c["checkpointed_size"] >= UPLOAD / 2 * 1e6]
     beside, without = list[float](), list[float]()
     for epoch, ended in sorted(times.items()):
@@ -139,7 +140,7 @@ async def _processed(cluster: Cluster, job_id: str, times: commit_log.Commits, e
         assert job.state not in ("FAILED", "CANCELED"), (await cluster.client.exceptions(job_id)).root_exception
         return epoch in times
 
-    await until(f"micro-batch {epoch}", there, timeout=900, pause=0.5)
+    await until(there, f"micro-batch {epoch}", timeout=900, pause=0.5)
 
 
 def _there(condition: Any) -> Any:

@@ -8,8 +8,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from benchmarks.beside import beside
-from tests.cluster import Cluster, until
+from tests.beside import beside
+from tests.cluster import Cluster
+from tests.waiting import until
 
 _CHECKPOINTS = "taskmanagers/*/state/attempts/*/checkpoint"  # of queries, in a daemon's state directory
 
@@ -31,7 +32,7 @@ async def committed(cluster: Cluster, epoch: int, *, timeout: float = 60.0) -> N
     async def there() -> bool:
         return any(cluster.state.glob(f"{_CHECKPOINTS}/commits/{epoch}"))
 
-    await until(f"micro-batch {epoch}", there, timeout=timeout, pause=0.01)
+    await until(there, f"micro-batch {epoch}", timeout=timeout, pause=0.01)
 
 
 @contextlib.asynccontextmanager

@@ -37,7 +37,8 @@ from benchmarks.figures import Row
 from benchmarks.running import run, say
 from minflinkd.cli.submission import restart
 from minflinkd.rest.schemas import HotRestartInfo, JobInfo
-from tests.cluster import Cluster, running_cluster, until
+from tests.cluster import Cluster, running_cluster
+from tests.waiting import until
 
 INTERVAL = "1 s"  # of checkpoints
 PARTITIONS, WIDE = 2, 4
@@ -156,13 +157,13 @@ async def _our_turn(cluster: Cluster, stream: ConstantStream, part: Part, restar
             file = stream.write(**new, interval=INTERVAL)
             accepted = await restart(cluster.client, job_id, file, params={}, options={}, tell=lambda _: None)
             over = partial(_over, cluster, job_id, accepted.number)
-            done = await until(f"hot restart {accepted.number} of {job_id}", over, timeout=PATIENCE, pause=0.1)
+            done = await until(over, f"hot restart {accepted.number} of {job_id}", timeout=PATIENCE, pause=0.1)
             assert done.state == "completed", done
             if done.checkpoint_id is not None:
                 found.checkpoint.append(await _checkpoint(cluster, job_id, done.checkpoint_id))
             after = await _settled(cluster, job_id, stream, new["version"])
             stopped = done.requested / 1000 + done.phases["stopped"]
-            processed = await until("its micro-batches in the log", partial(_seen, commits, stopped, part.rescales))
+            processed = await until(partial(_seen, commits, stopped, part.rescales), "its micro-batches in the log")
             since = done.requested / 1000 - processed.last
             phases = {"requested": since} | {phase: since + seconds for phase, seconds in done.phases.items()}
             found.note(processed.gap, phases, stream.visible_gap(old["version"], new["version"]))
@@ -208,7 +209,7 @@ async def _settled(cluster: Cluster, job_id: str, stream: ConstantStream, versio
         many = job.state == "RUNNING" and own.batches >= SETTLED
         return job if many and stream.is_seen(version) else None
 
-    return await until(f"micro-batches of version {version} of {job_id}", settled, timeout=PATIENCE, pause=0.1)
+    return await until(settled, f"micro-batches of version {version} of {job_id}", timeout=PATIENCE, pause=0.1)
 
 
 async def _checkpoint(cluster: Cluster, job_id: str, number: int) -> dict[str, float]:

@@ -21,7 +21,8 @@ from benchmarks.running import quick_asked, run, say
 from benchmarks.workload import fed, streaming
 from minflinkd.rest.schemas import JobInfo
 from minflinkd.storage.publication import final_name
-from tests.cluster import Cluster, running_cluster, until
+from tests.cluster import Cluster, running_cluster
+from tests.waiting import until
 from tests.windows_job import WindowsJob
 
 NAME = "recovery"  # of the job and of its sink's directory
@@ -86,7 +87,7 @@ async def _visible(job: JobInfo, output: Path) -> float:
     async def published() -> float | None:
         return min((file.stat().st_ctime for file in output.glob(f"{prefix}-*")), default=None)
 
-    return await until("visible output of the new attempt", published)  # the last change of a file is its rename
+    return await until(published, "visible output of the new attempt")  # the last change of a file is its rename
 
 
 async def _checkpoint_after(cluster: Cluster, job_id: str, since_ms: int) -> None:
@@ -96,7 +97,7 @@ async def _checkpoint_after(cluster: Cluster, job_id: str, since_ms: int) -> Non
         latest = (await cluster.client.checkpoints(job_id)).latest.completed
         return latest is not None and latest.trigger_timestamp > since_ms
 
-    await until("a checkpoint of the present attempt", there)
+    await until(there, "a checkpoint of the present attempt")
 
 
 if __name__ == "__main__":

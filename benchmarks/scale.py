@@ -43,7 +43,8 @@ from benchmarks.running import quick_asked, run, say
 from benchmarks.watched_daemon import lag_between
 from minflinkd.rest.schemas import JobInfo
 from minflinkd.runtime.ids import IdSource
-from tests.cluster import Cluster, free_port, running_cluster, until
+from tests.cluster import Cluster, free_port, running_cluster
+from tests.waiting import until
 
 SLOTS = 8
 AT_A_TIME = 32  # submissions
@@ -165,21 +166,21 @@ class Trial:
         async def registered() -> bool:
             return (await cluster.client.overview()).taskmanagers == self.task_managers
 
-        await until(f"{self.task_managers} TaskManagers", registered, timeout=180, pause=self.look)
+        await until(registered, f"{self.task_managers} TaskManagers", timeout=180, pause=self.look)
 
     async def _all_run(self, cluster: Cluster) -> None:
         async def run() -> bool:
             found = (await cluster.client.jobs()).jobs
             return len(found) == self.jobs and all(job.tasks.running == job.tasks.total for job in found)
 
-        await until(f"{self.jobs} jobs that run", run, timeout=180, pause=self.look)
+        await until(run, f"{self.jobs} jobs that run", timeout=180, pause=self.look)
 
     async def _all_free(self, cluster: Cluster) -> None:
         async def free() -> bool:
             found = await cluster.client.overview()
             return found.slots_available == found.slots_total
 
-        await until("free slots", free, timeout=180, pause=self.look)
+        await until(free, "free slots", timeout=180, pause=self.look)
 
 
 class Swarm:

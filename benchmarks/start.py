@@ -21,7 +21,8 @@ import psutil
 from benchmarks.figures import Row
 from benchmarks.running import quick_asked, run, say
 from minflinkd.rest.schemas import TaskManager
-from tests.cluster import Cluster, running_cluster, until
+from tests.cluster import Cluster, running_cluster
+from tests.waiting import until
 
 MIB = 1 << 20
 IMPORT = "import time; began = time.perf_counter(); import minflinkd.cli.main; print(time.perf_counter() - began)"
@@ -76,14 +77,14 @@ async def _daemon(base: Path) -> tuple[float, float]:
             assert process.returncode is None, (base / "daemon.log").read_text()
             return address.read_text() if address.exists() else None
 
-        url = json.loads(await until("the daemon's address", written, pause=0.002))["url"]
+        url = json.loads(await until(written, "the daemon's address", pause=0.002))["url"]
         async with aiohttp.ClientSession() as http:
 
             async def answers() -> bool:
                 async with http.get(f"{url}/health") as answer:
                     return answer.status == 200
 
-            await until("a ready daemon", answers, pause=0.002)
+            await until(answers, "a ready daemon", pause=0.002)
         ready = time.monotonic() - began
         await asyncio.sleep(1)
         return ready, _memory(psutil.Process(process.pid))
@@ -98,7 +99,7 @@ async def _task_manager(cluster: Cluster) -> tuple[dict[str, float], dict[str, f
     async def ready() -> TaskManager | None:
         return next(iter(await cluster.task_managers()), None)
 
-    manager = await until("a ready TaskManager", ready, timeout=150, pause=0.02)
+    manager = await until(ready, "a ready TaskManager", timeout=150, pause=0.02)
     now = time.time()
 
     async def measured() -> TaskManager | None:
@@ -106,7 +107,7 @@ async def _task_manager(cluster: Cluster) -> tuple[dict[str, float], dict[str, f
         told = found.minflinkd if found is not None else None
         return found if told is not None and told.start_phases and told.metrics.get("jvm.pid") else None
 
-    manager = await until("its heartbeat with phases and pids", measured)
+    manager = await until(measured, "its heartbeat with phases and pids")
     supervisor, metrics = psutil.Process(manager.minflinkd.pid), manager.minflinkd.metrics
     session, jvm = (psutil.Process(int(metrics[f"{name}.pid"])) for name in ("session", "jvm"))
     workers = [below for below in supervisor.children(recursive=True) if below not in (session, jvm)]

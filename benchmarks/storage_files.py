@@ -37,7 +37,8 @@ from benchmarks.plain import plain_stream
 from benchmarks.plots import line_plot
 from benchmarks.running import quick_asked, run, say
 from benchmarks.workload import streaming
-from tests.cluster import Cluster, running_cluster, until
+from tests.cluster import Cluster, running_cluster
+from tests.waiting import until
 from tests.windows_job import WindowsJob
 
 PLAIN = "plain PySpark"
@@ -140,7 +141,7 @@ async def _processed(cluster: Cluster, job_id: str, files: int) -> int:
         (task,) = (await cluster.client.get(f"/jobs/{job_id}/offsets", dict[str, Any]))["tasks"].values()
         return bool(task["processed"].get("events", {}).get("logOffset", -1) >= files - 1)
 
-    await until(f"{files} files are processed", reached, timeout=900, pause=0.1)
+    await until(reached, f"{files} files are processed", timeout=900, pause=0.1)
     return int((await cluster.client.job(job_id)).vertices[0].minflinkd.batches)
 
 

@@ -12,24 +12,27 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import sys
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import structlog
 from msgspec.structs import replace as copy
 
+from minflinkd.blob.offloading import MessageBlobs, OffloadingNetwork
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.rpc.network import Mailbox, job_master, task_manager
-from minflinkd.rpc.party import Answered, Ask, Tell, outcome_of
+from minflinkd.rpc.network import job_master, task_manager
 from minflinkd.rpc.tcp import RpcUplink
 from minflinkd.runtime.errors import MinflinkError
-from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId
-from minflinkd.runtime.supervision import TaskOwner
-from minflinkd.taskmanager.slots import core as tm
+from minflinkd.runtime.ids import AttemptId, JobId, ResourceId
+from minflinkd.taskmanager.slots.core import Exit
+from minflinkd.taskmanager.slots.core_driver import OwnCommand
 from minflinkd.taskmanager.slots.events import EndTasks, StartTask
+from tests.beside import beside
+from tests.task_manager import BareTaskManager
 
 BATCH = 1.0  # seconds between two progress messages of a task
 RETRY = 0.5
@@ -37,93 +40,56 @@ ANSWER = 5.0
 METRICS = {f"process.{kind}.{what}": 1e9 for kind in ("supervisor", "session", "jvm") for what in ("rss", "cpu", "fds")}
 
 
-class Player(Mailbox):
+class Player(BareTaskManager):
     """One TaskManager: carries out what its core decides."""
 
     def __init__(self, resource_id: ResourceId, *, slots: int, secret: bytes, port: int) -> None:
-        address = task_manager(resource_id)
-        super().__init__(address)
-        self._loop = asyncio.get_running_loop()
-        self._tasks = TaskOwner(address)
-        self._network = LocalNetwork()
-        self._network.attach(self)
-        self._uplink = RpcUplink(self._network, address=address, secret=secret, host="127.0.0.1", port=port)
-        self._running: dict[AttemptId, m.DeployTask] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        report = m.TaskManagerReport(resource_id=resource_id, slots=(), session=m.SessionPhase.READY)
-        hello = m.RegisterTaskManager(
-            address=address,
-            pid=os.getpid(),
-            hardware=m.Hardware(cpu_cores=slots, memory_bytes=1 << 34),
-            log_directory="/",
-            report=report,
-            standalone=True,
+        self._local = LocalNetwork()
+        self._uplink = RpcUplink(
+            self._local, address=task_manager(resource_id), secret=secret, host="127.0.0.1", port=port
         )
-        self._core = tm.TaskManagerCore(hello, slots=slots, options=tm.TaskManagerOptions(), now=self._loop.time())
-        self._core.session_changed(m.SessionPhase.READY, 1, False, self._loop.time())
+        # An analysis comes in an envelope of its own, whatever its size. No message here is large enough for a blob.
+        self._offloading = OffloadingNetwork(self._local, cast(MessageBlobs, None), minsize=sys.maxsize)
+        self._running: dict[AttemptId, m.DeployTask] = {}
+        super().__init__(resource_id, self._offloading, slots=slots, standalone=True)
+        self.mailbox.on(m.AnalyzeJob, self._analyze)
+        self.mailbox.on_accepted(m.HeartbeatFromJobMaster, self._beat)
 
-    async def start(self) -> None:
+    async def _start(self) -> None:
         await self._uplink.start()
         await self._uplink.connected.wait()
-        self._tasks.loop("progress", self._progress)
-        self._tick()
+        await super()._start()
+        self.tasks.loop("progress", self._progress)
 
-    async def aclose(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        await self._tasks.aclose()
+    async def _stop(self) -> None:
+        await super()._stop()
+        await self._offloading.aclose()
         await self._uplink.aclose()
-        await self._network.aclose()
+        await self._local.aclose()
 
-    async def deliver(self, message: m.Message, fence: LeaderId | None) -> object:
-        if isinstance(message, m.AnalyzeJob):
-            return m.Analysis()
-        try:
-            answer = self._core.receive(message, fence, self._loop.time())
-        finally:
-            self._carry_out()
-        if isinstance(answer, m.JobHeartbeatAnswer) and isinstance(message, m.HeartbeatFromJobMaster):
-            return copy(answer, tasks=self._statuses(message.job_id))
-        return answer
+    async def _analyze(self, _: m.AnalyzeJob) -> m.Analysis:
+        return m.Analysis()
 
-    def _tick(self) -> None:
-        self._core.tick(self._loop.time())
-        self._carry_out()
+    async def _beat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
+        kept = self.core.slots.kept_for(request.job_id)
+        return m.JobHeartbeatAnswer(allocations=kept, tasks=self._statuses(request.job_id))
 
-    def _carry_out(self) -> None:
-        for command in self._core.take_commands():
-            match command:
-                case Ask():
-                    self._tasks.job(type(command.request).__name__, self._ask(command))
-                case Tell():
-                    self._network.tell(command.target, command.notice, fence=command.fence)
-                case StartTask(deployment):
-                    self._running[deployment.attempt_id] = deployment
-                    self._say(deployment, m.TaskState.RUNNING)
-                case EndTasks(attempts):
-                    self._loop.call_soon(self._end, attempts)
-                case tm.Exit():
-                    self._tasks.job("exit", self._uplink.aclose())
-                case _:
-                    pass  # there are no files to delete and no session to renew
-        if self._timer is not None:
-            self._timer.cancel()
-        if (due := self._core.next_wakeup()) is not None:
-            self._timer = self._loop.call_at(due, self._tick)
+    def commanded_to(self, command: OwnCommand) -> None:
+        match command:
+            case StartTask(deployment):
+                self._running[deployment.attempt_id] = deployment
+                self._say(deployment, m.TaskState.RUNNING)
+            case EndTasks(attempts):
+                asyncio.get_running_loop().call_soon(self._end, attempts)
+            case Exit():
+                self.tasks.job("exit", self._uplink.aclose())
+            case _:
+                pass  # there are no files to delete and no session to renew
 
-    async def _ask(self, command: Ask) -> None:
-        if command.after:
-            await asyncio.sleep(command.after)
-        request = command.request
+    def complete(self, request: m.Request[object]) -> m.Request[object]:
         if isinstance(request, m.RegisterTaskManager | m.HeartbeatFromTaskManager):
-            request = copy(request, report=copy(request.report, metrics=METRICS))
-        try:
-            answer = await self._network.ask(command.target, request, timeout=command.timeout, fence=command.fence)
-        except MinflinkError as error:
-            self._core.answered(command.about, outcome_of(error), self._loop.time())
-        else:
-            self._core.answered(command.about, Answered(answer), self._loop.time())
-        self._carry_out()
+            return copy(request, report=copy(request.report, metrics=METRICS))
+        return request
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
@@ -131,8 +97,7 @@ class Player(Mailbox):
         for attempt in attempts:
             if (deployment := self._running.pop(attempt, None)) is not None:
                 self._say(deployment, m.TaskState.CANCELED)
-            self._core.attempt_ended(attempt, self._loop.time())
-        self._carry_out()
+            self.inform(partial(self.core.attempt_ended, attempt))
 
     def _statuses(self, job_id: JobId) -> tuple[m.TaskStatus, ...]:
         mine = [d for d in self._running.values() if d.job.job_id == job_id]
@@ -140,15 +105,15 @@ class Player(Mailbox):
 
     def _say(self, deployment: m.DeployTask, state: m.TaskState) -> None:
         status = m.TaskStatus(attempt_id=deployment.attempt_id, task_id=deployment.task.id, state=state)
-        self._tasks.job(f"{state} of {deployment.attempt_id}", self._until_told(deployment, status))
+        self.tasks.job(f"{state} of {deployment.attempt_id}", self._until_told(deployment, status))
 
     async def _until_told(self, deployment: m.DeployTask, status: m.TaskStatus) -> None:
         """Send the status until it is answered. A refusal is an answer; a replaced JobMaster never answers."""
-        request = m.TaskStateChanged(resource_id=self._core.resource_id, status=status)
+        request = m.TaskStateChanged(resource_id=self.resource_id, status=status)
         target = job_master(deployment.job.job_id)
         for _ in range(20):
             try:
-                await self._network.ask(target, request, timeout=ANSWER, fence=deployment.job_leader_id)
+                await self._local.ask(target, request, timeout=ANSWER, fence=deployment.job_leader_id)
                 return
             except MinflinkError as error:
                 if error.info().code not in ("unreachable", "rpc-timeout"):
@@ -163,7 +128,7 @@ class Player(Mailbox):
             for attempt, deployment in self._running.items():
                 metrics = m.TaskMetrics(batch_id=batches, batches=batches, rows_in=100 * batches, batch_ms=300.0)
                 notice = m.TaskProgress(attempt_id=attempt, metrics=metrics)
-                self._network.tell(job_master(deployment.job.job_id), notice, fence=deployment.job_leader_id)
+                self._local.tell(job_master(deployment.job.job_id), notice, fence=deployment.job_leader_id)
             await asyncio.sleep(BATCH)
 
 
@@ -175,11 +140,14 @@ async def play(count: int, *, slots: int, secret: bytes, port: int, offset: int)
     players = [Player(resource_id, slots=slots, secret=secret, port=port) for resource_id in ids]
     print("ready", flush=True)
     await stdin.readline()
-    starting = [asyncio.ensure_future(player.start()) for player in players]
-    await stdin.read()  # to its end
-    for start in starting:
-        start.cancel()
-    await asyncio.gather(*starting, return_exceptions=True)
+
+    async def come() -> None:
+        async with asyncio.TaskGroup() as group:
+            for player in players:
+                group.create_task(player.start())
+
+    async with beside("the TaskManagers come", come()):
+        await stdin.read()  # to its end
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(20):
             await asyncio.gather(*(player.aclose() for player in players))

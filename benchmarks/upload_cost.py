@@ -26,11 +26,11 @@ from pathlib import Path
 import psutil
 
 from benchmarks import commit_log
-from benchmarks.beside import beside
 from benchmarks.figures import Row
 from benchmarks.large_state import ROW, LargeState
 from benchmarks.running import run, say
 from minflinkd.rest.schemas import Checkpoint
+from tests.beside import beside
 from tests.cluster import Cluster, running_cluster
 
 AIM = 3.0  # % of throughput lost

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.beside import beside
+from tests.beside import beside
 
 INTERVAL = 0.01  # seconds
 SAMPLE = struct.Struct("dd")

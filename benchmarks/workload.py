@@ -8,7 +8,7 @@ import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from benchmarks.beside import beside
+from tests.beside import beside
 from tests.windows_job import WindowsJob
 
 

@@ -9,11 +9,10 @@ import os
 import signal
 import socket
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
@@ -22,34 +21,10 @@ from minflinkd.cli.job_files import JobFile
 from minflinkd.cli.submission import submit
 from minflinkd.rest.schemas import JobInfo, TaskManager
 from minflinkd.runtime.errors import MinflinkError
+from tests.waiting import PATIENCE, until
 
-T = TypeVar("T")
-PAUSE = 0.05  # seconds between two looks at a condition
-PATIENCE = 3.0  # how many times slower than two idle cores a machine may be: timeouts only guard against hanging
 CONFIG = "minflinkd.yaml"
 RELOADED = "configuration reloaded"  # what the daemon logs
-
-
-async def until(
-    what: str,
-    condition: Callable[[], Awaitable[T | None]],
-    *,
-    timeout: float = 60.0,
-    pause: float = PAUSE,
-    patience: float = PATIENCE,
-) -> T:
-    """Return the first true answer of `condition`, or fail and name what it waited for.
-
-    `timeout` is for a fast machine. It does not check how long something may take: a test with such a bound measures
-    it.
-    """
-    timeout *= patience
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if found := await condition():
-            return found
-        await asyncio.sleep(pause)
-    raise AssertionError(f"waited {timeout:g} s in vain for: {what}")
 
 
 @dataclass
@@ -101,7 +76,7 @@ class Cluster:
         async def applied() -> bool:
             return self.log.count(RELOADED) > reloads
 
-        await until("the configuration is reloaded", applied, timeout=10)
+        await until(applied, "the configuration is reloaded", timeout=10)
 
     # --- TaskManagers ---
 
@@ -114,7 +89,7 @@ class Cluster:
             found = await self.task_managers()
             return found if len(found) >= count else None
 
-        return await until(f"{count} TaskManagers with a ready session", enough, timeout=timeout, pause=0.2)
+        return await until(enough, f"{count} TaskManagers with a ready session", timeout=timeout, pause=0.2)
 
     async def await_count(self, count: int, *, timeout: float = 60.0) -> list[TaskManager]:
         """Wait until there are exactly `count` TaskManagers, each with a ready session."""
@@ -123,7 +98,7 @@ class Cluster:
             found = await self.task_managers(ready=False)
             return found if len(found) == count and all(tm.minflinkd.session == "ready" for tm in found) else None
 
-        return await until(f"{count} TaskManagers, all ready", exact, timeout=timeout, pause=0.2)
+        return await until(exact, f"{count} TaskManagers, all ready", timeout=timeout, pause=0.2)
 
     async def task_manager_of(self, job_id: str) -> TaskManager:
         """Return the TaskManager that runs the job's first task."""
@@ -137,7 +112,7 @@ class Cluster:
             found = {tm.id: tm for tm in await self.task_managers()}.get(resource_id)
             return found if found is not None and found.minflinkd.metrics.get("jvm.pid") else None
 
-        return await until(f"a heartbeat of {resource_id} with its session's processes", with_metrics)
+        return await until(with_metrics, f"a heartbeat of {resource_id} with its session's processes")
 
     # --- jobs ---
 
@@ -157,7 +132,7 @@ class Cluster:
                 raise AssertionError(f"the job FAILED: {(await self.client.exceptions(job_id)).root_exception}")
             return None
 
-        return await until(f"job {job_id} {what}", reached, timeout=timeout)
+        return await until(reached, f"job {job_id} {what}", timeout=timeout)
 
     async def await_state(self, job_id: str, state: str, *, timeout: float = 90.0) -> JobInfo:
         return await self.await_job(job_id, lambda job: job.state == state, f"is {state}", timeout=timeout)
@@ -166,7 +141,7 @@ class Cluster:
         async def enough() -> bool:
             return (await self.client.checkpoints(job_id)).counts.completed >= count
 
-        await until(f"{count} checkpoints of {job_id}", enough, timeout=timeout)
+        await until(enough, f"{count} checkpoints of {job_id}", timeout=timeout)
 
     async def cancel_all(self) -> None:
         """Cancel the jobs submitted here that still run."""
@@ -234,7 +209,7 @@ class Launch:
 
     async def url(self, process: asyncio.subprocess.Process) -> str:
         """Return the daemon's address once it is ready."""
-        return await until("a ready daemon", lambda: _url(self.state, process), timeout=30, pause=0.02)
+        return await until(lambda: _url(self.state, process), "a ready daemon", timeout=30, pause=0.02)
 
 
 def _write_settings(base: Path, settings: Mapping[str, object]) -> None:

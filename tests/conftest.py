@@ -19,7 +19,7 @@ settings.register_profile("repeatable", UNTIMED, derandomize=True)
 settings.register_profile("exploring", UNTIMED, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
-CHEAP_FIRST = ("unit", "sim", "servers", "storage", "spark", "e2e", "shapes", "faults")
+CHEAP_FIRST = ("unit", "sim", "component", "servers", "storage", "spark", "e2e", "shapes", "faults")
 FOLDER = Path(__file__).parent
 
 

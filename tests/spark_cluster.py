@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from tests.cluster import until
+from tests.waiting import until
 
 HOME = Path(pyspark.__file__).parent
 
@@ -39,10 +39,10 @@ async def spark_cluster(base: Path, *, cores: int, memory: str = "1g") -> AsyncI
     async with contextlib.AsyncExitStack() as stack:
         places = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         await stack.enter_async_context(_daemon(base / "master.log", "master.Master", *places))
-        url = await until("a Spark master", lambda: _said(base / "master.log", r"Starting Spark master at (\S+)"))
+        url = await until(lambda: _said(base / "master.log", r"Starting Spark master at (\S+)"), "a Spark master")
         limits = ("--cores", str(cores), "--memory", memory, "--work-dir", str(base / "work"))
         worker = await stack.enter_async_context(_daemon(base / "worker.log", "worker.Worker", *places, *limits, url))
-        await until("a Spark worker", lambda: _said(base / "worker.log", r"(Successfully registered) with master"))
+        await until(lambda: _said(base / "worker.log", r"(Successfully registered) with master"), "a Spark worker")
         yield SparkCluster(url, worker, base / "work")
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 INHERITED = ("taskmanager.", "heartbeat.", "jobmanager.", "blob.")  # the daemon's options that hold here as well
 
@@ -101,4 +102,4 @@ async def await_registered(cluster: Cluster, managers: list[Standalone], *, time
         found = {tm.id for tm in await cluster.task_managers() if tm.free_slots == tm.slots_number}
         return wanted <= found
 
-    await until(f"{sorted(wanted)} registered and free", there, timeout=timeout, pause=0.1)
+    await until(there, f"{sorted(wanted)} registered and free", timeout=timeout, pause=0.1)

@@ -10,7 +10,8 @@ from typing import Any
 
 from minflinkd.rest.schemas import JobInfo
 from tests import plain_spark
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 TIMEOUT = 600  # seconds
 
@@ -25,7 +26,7 @@ async def await_finished(cluster: Cluster, job_id: str, *, timeout: float = 240.
         assert job.state not in ("FAILED", "CANCELED"), f"{job.name} is {job.state}"
         return job if job.state == "FINISHED" else None
 
-    return await until(f"job {job_id} is FINISHED", finished, timeout=timeout, pause=0.2)
+    return await until(finished, f"job {job_id} is FINISHED", timeout=timeout, pause=0.2)
 
 
 async def generated(script: Path, directory: Path, *arguments: str) -> Path:

@@ -8,8 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
 from tests.files import files_below
+from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -34,15 +35,15 @@ async def test_a_cancelled_job_leaves_no_slot_query_thread_or_file(cluster: Clus
             managers = {tm.id: tm for tm in await cluster.task_managers()}
             return managers[resource_id].free_slots == managers[resource_id].slots_number
 
-        await until("free slots", free, timeout=10, pause=0.02)  # benchmarks/ measures how fast
+        await until(free, "free slots", timeout=10, pause=0.02)  # benchmarks/ measures how fast
         await cluster.await_state(job_id, "CANCELED")
 
         working = cluster.state / "taskmanagers" / manager.id
-        await until("no file of the job in the TaskManager", _none_of(job_id, working), timeout=10)
-        await until("no attempt on disk", _empty(working / "state" / "attempts"), timeout=10)
+        await until(_none_of(job_id, working), "no file of the job in the TaskManager", timeout=10)
+        await until(_empty(working / "state" / "attempts"), "no attempt on disk", timeout=10)
         assert leftovers(windows.base / f"cancelled{n}") == []
-        await until("no checkpoint of the job", _none_of(job_id, cluster.state / "checkpoints"), timeout=10)
-        await until("no blob of the job", _none_of(job_id, cluster.state / "blobs"), timeout=10)
+        await until(_none_of(job_id, cluster.state / "checkpoints"), "no checkpoint of the job", timeout=10)
+        await until(_none_of(job_id, cluster.state / "blobs"), "no blob of the job", timeout=10)
 
         child = psutil.Process(int((await cluster.measured(manager.id)).minflinkd.metrics["session.pid"]))
         threads.append(child.num_threads())
@@ -51,7 +52,7 @@ async def test_a_cancelled_job_leaves_no_slot_query_thread_or_file(cluster: Clus
         threads[-1] = child.num_threads()
         return threads[-1] <= threads[0] + 2
 
-    await until(f"as few threads of the session child as after the first job: {threads}", few_threads, timeout=30)
+    await until(few_threads, f"as few threads of the session child as after the first job: {threads}", timeout=30)
 
 
 def _empty(directory: Path) -> Callable[[], Awaitable[bool]]:

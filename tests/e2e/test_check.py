@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster import Cluster, lives, until, write_job
+from tests.cluster import Cluster, lives, write_job
 from tests.e2e.command import minflinkd
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -83,7 +84,7 @@ async def test_a_check_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> Non
         below = psutil.Process(process.pid).children(recursive=True)
         return below if len(below) >= 2 else None
 
-    brood = await until("the session child is started", session)
+    brood = await until(session, "the session child is started")
     process.send_signal(signal.SIGTERM)
     _, err = await process.communicate()
     assert (process.returncode, err) == (130, b"")

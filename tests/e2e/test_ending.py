@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from minflinkd.cli.exits import ExitCode
-from tests.cluster import running_cluster, until, write_job
+from tests.cluster import running_cluster, write_job
 from tests.e2e.command import minflinkd
+from tests.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -43,7 +44,7 @@ async def test_a_job_that_is_being_analysed_is_refused_and_nothing_tells_of_a_bu
     async with running_cluster(tmp_path / "cluster", **{"resourcemanager.max-taskmanagers": 1}) as cluster:
         await cluster.await_ready(1)
         submission = asyncio.create_task(minflinkd(cluster, "run", str(job)))
-        await until("Spark analyses the job", analysing)
+        await until(analysing, "Spark analyses the job")
         cluster.process.send_signal(signal.SIGTERM)
         code, out, err = await submission
         assert (code, out) == (ExitCode.UNREACHABLE, "")

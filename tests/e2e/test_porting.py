@@ -22,11 +22,12 @@ import pytest
 import pytest_asyncio
 
 from tests import plain_spark
-from tests.cluster import Cluster, running_cluster, until
+from tests.cluster import Cluster, running_cluster
 from tests.servers.install import KAFKA_CONNECTOR, POSTGRES_DRIVER
 from tests.servers.kafka import Tansu
 from tests.servers.postgres import USER, Postgres
 from tests.servers.process import HOST
+from tests.waiting import until
 from tests.windows_job import leftovers
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -70,7 +71,7 @@ class Pair:
             found = [await asyncio.to_thread(output) for output in outputs]
             return all(sum(row[-1] for row in rows) >= count for rows in found)
 
-        await until(f"script and job have counted {count}", enough, timeout=90, pause=0.2)
+        await until(enough, f"script and job have counted {count}", timeout=90, pause=0.2)
 
 
 @contextlib.asynccontextmanager

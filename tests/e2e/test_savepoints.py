@@ -14,9 +14,10 @@ import pytest
 
 from minflinkd.cli.submission import RefusedJob
 from minflinkd.jobgraph.places import place_of
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
 from tests.e2e.command import minflinkd
 from tests.files import files_below
+from tests.waiting import until
 from tests.web_server import web_server
 from tests.windows_job import WindowsJob, leftovers, result
 
@@ -56,7 +57,7 @@ async def none_left(cluster: Cluster, job_id: str) -> None:
     async def none() -> bool:
         return not [path for path in files_below(cluster.state / "checkpoints") if job_id in str(path)]
 
-    await until("no checkpoint of the job", none, timeout=10)
+    await until(none, "no checkpoint of the job", timeout=10)
 
 
 async def test_a_checkpoint_by_request_publishes_what_it_covers(
@@ -74,7 +75,7 @@ async def test_a_checkpoint_by_request_publishes_what_it_covers(
         assert (latest.id, latest.minflinkd.kind) == (number, "manual")
         return latest.minflinkd.notify >= 0
 
-    await until("the checkpoint is published", published)
+    await until(published, "the checkpoint is published")
     rows = result(tmp_path / "out")
     assert rows == first(truth, len({row[0] for row in rows}))
     await cluster.cancel(job_id)
@@ -218,7 +219,7 @@ async def test_a_retained_checkpoint_is_claimed_by_the_job_that_starts_from_it(
         left = [path for path in files_below(cluster.state / "checkpoints") if job_id in str(path)]
         return not [path for path in left if path.suffix == ".seg" or path.name == "_metadata"]
 
-    await until("no file of the claimed checkpoint", gone, timeout=10)
+    await until(gone, "no file of the claimed checkpoint", timeout=10)
 
 
 async def test_a_start_that_would_lose_state_is_refused_before_anything_starts(
@@ -261,7 +262,7 @@ async def test_a_job_whose_state_cannot_be_used_starts_at_its_offsets(
         labels = f'job="{job_id}",part="logOffset",source="events",task="events"'
         return f"minflinkd_source_offset{{{labels}}} 5.0" in text
 
-    await until("the offset among the metrics", measured)
+    await until(measured, "the offset among the metrics")
     path = await cluster.client.stop(job_id, str(tmp_path / "savepoints"), drain=False)
     before = result(tmp_path / "out")
 

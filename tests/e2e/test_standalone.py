@@ -14,8 +14,9 @@ import pytest
 import pytest_asyncio
 
 from minflinkd.cli.client import Refused
-from tests.cluster import Cluster, free_port, running_cluster, until, write_job
+from tests.cluster import Cluster, free_port, running_cluster, write_job
 from tests.standalone import standalone_task_manager
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
 
@@ -80,7 +81,7 @@ async def test_taskmanagers_started_by_hand_serve_a_job_and_are_given_back(
         async def told_why() -> str | None:
             return (await cluster.client.exceptions(job_id)).root_exception
 
-        why = await until("the job says what it waits for", told_why)
+        why = await until(told_why, "the job says what it waits for")
         assert "slot sharing group" in why
         assert "resourcemanager.driver: standalone" in why
 
@@ -94,7 +95,7 @@ async def test_taskmanagers_started_by_hand_serve_a_job_and_are_given_back(
                 found = await cluster.task_managers()
                 return sorted((tm.id, tm.free_slots) for tm in found) == [("tm-one", 1), ("tm-two", 1)]
 
-            await until("both are there, and nobody holds their slots", given_back)
+            await until(given_back, "both are there, and nobody holds their slots")
 
             one.process.send_signal(signal.SIGTERM)
             assert await one.process.wait() == 0
@@ -118,5 +119,5 @@ async def seconds_until_lost(cluster: Cluster, resource_id: str) -> float:
     async def lost() -> bool:
         return resource_id not in {tm.id for tm in await cluster.task_managers(ready=False)}
 
-    await until(f"{resource_id} is lost", lost)
+    await until(lost, f"{resource_id} is lost")
     return time.monotonic() - began

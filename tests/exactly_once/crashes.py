@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from minflinkd.runtime.crash_points import VARIABLE, CrashPoint
-from tests.cluster import until
 from tests.exactly_once.trial import Trial, attempts
+from tests.waiting import until
 
 OF_A_COMPLETION = (  # only the daemon reaches these
     CrashPoint.METADATA,
@@ -39,11 +39,11 @@ class Crashes(Trial):
             self.note_strike(jobs := await self.jobs())
             self.tell(f"whoever reaches {point} dies")
             (self._armed / point).touch()
-            await until(f"somebody dies at {point}", partial(self._reached, point), timeout=60)
+            await until(partial(self._reached, point), f"somebody dies at {point}", timeout=60)
             if point in OF_A_COMPLETION:
                 await self.cluster.process.wait()
                 await self.cluster.start_again()
-            await until("a job restarts", partial(self._restarted, attempts(jobs)), timeout=60)
+            await until(partial(self._restarted, attempts(jobs)), "a job restarts", timeout=60)
             await self.look_after(point)
 
     async def look_after(self, point: CrashPoint) -> None:

@@ -11,10 +11,11 @@ from minflinkd.filemerging.segments import physical_file_name
 from minflinkd.rest.schemas import Orphans
 from minflinkd.runtime.crash_points import CrashPoint
 from minflinkd.runtime.ids import AttemptId, ResourceId
-from tests.cluster import until, write_job
+from tests.cluster import write_job
 from tests.exactly_once.crashes import Crashes
 from tests.exactly_once.stored import StoredCheckpoints
 from tests.files import files_below
+from tests.waiting import until
 
 FILE_MERGING = "execution.checkpointing.file-merging"
 SETTINGS = {f"{FILE_MERGING}.max-file-size": "4 KiB", f"{FILE_MERGING}.max-space-amplification": 1.05}
@@ -49,7 +50,7 @@ class MergedFiles(Crashes):
             await self._find_orphans()
             for job_id in self.ids.values():
                 await self.cluster.cancel(job_id)
-            await until("the end of the jobs is cleaned up", self._cleaned_up, timeout=60)
+            await until(self._cleaned_up, "the end of the jobs is cleaned up", timeout=60)
             for name, job_id in self.ids.items():
                 stored = self.stored(job_id)
                 assert stored.present() == stored.named(), f"{name}\n{self.told}"
@@ -77,7 +78,7 @@ class MergedFiles(Crashes):
 
     async def _find_orphans(self) -> None:
         """List the orphans of the running jobs. No checkpoint refers to them, now or later."""
-        found = await until("orphans are old enough", self._orphans_of_each, timeout=30, pause=0.2)
+        found = await until(self._orphans_of_each, "orphans are old enough", timeout=30, pause=0.2)
         for name, job_id in self.ids.items():
             self.orphans[name] = {
                 orphan.name for of_job in found.jobs if of_job.job == job_id for orphan in of_job.orphans
@@ -89,7 +90,7 @@ class MergedFiles(Crashes):
         """List the orphans of the ended jobs, and delete them: exactly the files that no metadata refers to."""
         for job_id in self.ids.values():
             (self.stored(job_id).directory / LATE).write_bytes(b"late")
-        found = await until("nothing was written for a second", self._listed, timeout=30, pause=0.2)
+        found = await until(self._listed, "nothing was written for a second", timeout=30, pause=0.2)
         listed = {of_job.job: {orphan.name for orphan in of_job.orphans} for of_job in found.jobs}
         for name, job_id in self.ids.items():
             stored = self.stored(job_id)

@@ -17,11 +17,12 @@ from typing import Any, Self
 from ruamel.yaml import YAML
 
 from minflinkd.rest.schemas import JobInfo
-from tests.cluster import Cluster, free_port, running_cluster, until, write_job
+from tests.cluster import Cluster, free_port, running_cluster, write_job
 from tests.exactly_once.batch import JOBS, job_graph, run_batch
 from tests.exactly_once.inputs import write_inputs
 from tests.exactly_once.results import Row, differences, read_sink
 from tests.files import files_below
+from tests.waiting import until
 
 ENDED = ("FINISHED", "FAILED", "CANCELED")
 SETTINGS = {
@@ -120,7 +121,7 @@ class Trial(ABC):
             return job if job.state in ENDED else None
 
         with contextlib.suppress(AssertionError):
-            await until("the end", ended, timeout=600 + 5 * self.files, pause=0.2, patience=1.0)
+            await until(ended, "the end", timeout=600 + 5 * self.files, pause=0.2, patience=1.0)
         job, failure = await client.job(job_id), (await client.exceptions(job_id)).root_exception
         checkpoints = await self.cluster.client.checkpoints(job_id)
         restored = checkpoints.latest.restored
@@ -144,7 +145,7 @@ class Trial(ABC):
         async def anew() -> bool:
             return all(_runs(job, struck) for job in (await self.jobs()).values())
 
-        await until("every job runs", anew, timeout=180, pause=0.1)
+        await until(anew, "every job runs", timeout=180, pause=0.1)
 
     async def settle(self, more: int = 1) -> None:
         """Wait until every job has completed `more` further checkpoints, or has ended."""
@@ -153,7 +154,7 @@ class Trial(ABC):
         async def settled() -> bool:
             return all([await self._completed(name) >= before[name] + more for name in await self.jobs()])
 
-        await until("every job has a new checkpoint", settled, timeout=180, pause=0.1)
+        await until(settled, "every job has a new checkpoint", timeout=180, pause=0.1)
 
     async def process(self) -> None:
         """Wait until a checkpoint of every job covers a micro-batch of each of its tasks, so that state is restored."""
@@ -162,7 +163,7 @@ class Trial(ABC):
             jobs = (await self.jobs()).values()
             return all(vertex.minflinkd.batches > 0 for job in jobs for vertex in job.vertices)
 
-        await until("every task has finished a micro-batch", processed, timeout=180, pause=0.1)
+        await until(processed, "every task has finished a micro-batch", timeout=180, pause=0.1)
         await self.settle(2)  # the first one may have been cut before that
 
     async def _completed(self, name: str) -> int:

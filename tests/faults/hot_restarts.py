@@ -16,7 +16,9 @@ import pyarrow.dataset
 from minflinkd.cli.submission import restart
 from minflinkd.rest.schemas import HotRestartInfo, JobInfo
 from minflinkd.runtime.errors import MinflinkError
-from tests.cluster import PAUSE, Cluster, until
+from tests.beside import beside
+from tests.cluster import Cluster
+from tests.waiting import LOOK, until
 from tests.windows_job import SQL, WindowsJob, leftovers, result
 
 ONE = {
@@ -73,14 +75,10 @@ class Versions:
                     for task in (await self.cluster.client.job(self.job_id)).vertices:  # none without a JobMaster
                         more = max(0, task.minflinkd.batch_id + AHEAD - self.files)
                         await asyncio.to_thread(self.windows.write_events, self.files, more)
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(LOOK)
 
-        feeder = asyncio.create_task(feed(), name="feeder")
-        try:
+        async with beside("feeder", feed()):
             yield
-        finally:
-            feeder.cancel()
-            await asyncio.wait([feeder])
 
     async def goes_on(self) -> None:
         """Wait until the current version has a checkpoint of its own and closes windows."""
@@ -97,7 +95,7 @@ class Versions:
             found = [t["published"]["events"] for t in offsets["tasks"].values() if "events" in t["published"]]
             return bool(found) and int(found[0]["logOffset"]) + 1 == self.files
 
-        await until("all events are covered by a checkpoint", covered, timeout=60)
+        await until(covered, "all events are covered by a checkpoint", timeout=60)
 
     def written(self) -> list[str]:
         """Return the tags in the output, in the order of time."""
@@ -155,7 +153,7 @@ async def on_trial(cluster: Cluster, job_id: str, file: Path) -> int:
         assert not last.over, last
         return last.number == accepted.number and last.state == "on-trial"
 
-    await until(f"hot restart {accepted.number} is on trial", waits, timeout=60)
+    await until(waits, f"hot restart {accepted.number} is on trial", timeout=60)
     return accepted.number
 
 
@@ -164,7 +162,7 @@ async def restarted(cluster: Cluster, job_id: str, file: Path, **options: str) -
     accepted = await restart(cluster.client, job_id, file, params={}, options=options, tell=lambda _: None)
 
     over = partial(ended, cluster, job_id, accepted.number)
-    return await until(f"the end of hot restart {accepted.number}", over, timeout=90)
+    return await until(over, f"the end of hot restart {accepted.number}", timeout=90)
 
 
 async def ended(cluster: Cluster, job_id: str, number: int) -> HotRestartInfo | None:
@@ -192,6 +190,6 @@ async def drained(cluster: Cluster, job_id: str, savepoints: Path, *, source: st
     async def all_read() -> bool:
         return await files_read(cluster, job_id, source) == files
 
-    await until(f"{files} files of {source} are read", all_read, timeout=90)
+    await until(all_read, f"{files} files of {source} are read", timeout=90)
     await cluster.client.stop(job_id, str(savepoints), drain=True)
     await cluster.await_state(job_id, "FINISHED")

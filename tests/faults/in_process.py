@@ -16,7 +16,8 @@ from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.resourcemanager.resource_manager import ResourceManager
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.machine import Machine
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 C = TypeVar("C", ResourceManager, JobMaster)
 
@@ -67,7 +68,7 @@ async def _crash(what: str, present: Callable[[], C | None]) -> tuple[C, C]:
         found = present()
         return found if found is not struck else None
 
-    successor = await until(f"a new {what}", replaced, timeout=20, pause=0.01)
+    successor = await until(replaced, f"a new {what}", timeout=20, pause=0.01)
     assert isinstance(struck.crash_cause, Bug)
     assert successor.leader_id > struck.leader_id
     return struck, successor

@@ -14,8 +14,9 @@ from typing import Any
 
 import pyarrow.dataset
 
-from tests.cluster import Cluster, until, write_job
+from tests.cluster import Cluster, write_job
 from tests.exactly_once.inputs import write_files
+from tests.waiting import until
 from tests.windows_job import leftovers
 
 KEYS = 5
@@ -151,7 +152,7 @@ class RunningCounts:
             found = [task["published"].get("events") for task in offsets["tasks"].values()]
             return any(offset and int(offset["logOffset"]) + 1 == len(self.weights) for offset in found)
 
-        await until("all events are published", covered, timeout=150, pause=0.2)
+        await until(covered, "all events are published", timeout=150, pause=0.2)
         found, wanted = self.result(), self.batch()
         assert found == wanted, f"missing: {wanted - found}\nsurplus: {found - wanted}"
 

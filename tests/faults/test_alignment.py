@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from minflinkd.rest.schemas import Checkpoint
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
 from tests.exactly_once.trial import Trial
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -30,7 +31,7 @@ class Skewed(Trial):
         self._kill = kill
 
     async def strike(self) -> None:
-        self.seen = await until("such a checkpoint", self._look, timeout=120)
+        self.seen = await until(self._look, "such a checkpoint", timeout=120)
         self.tell(f"checkpoint {self.seen.id} took {self.seen.end_to_end_duration} ms")
         if self._kill:
             jobs = await self.jobs()

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from minflinkd.rest.schemas import JobInfo
-from tests.cluster import until
 from tests.faults.in_process import InProcess, in_process_cluster, plant_bug
+from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
@@ -77,7 +77,7 @@ async def agreed(cluster: InProcess, job_id: str) -> None:
         pool = {n: allocation for allocation, held in holdings.items() for n in held.slots}
         return view == table == pool and {held.resource_id for held in holdings.values()} == {resource_id}
 
-    await until("ResourceManager, TaskManager and JobMaster agree on the slots", agree, timeout=10)
+    await until(agree, "ResourceManager, TaskManager and JobMaster agree on the slots", timeout=10)
 
 
 def nothing_was_started(cluster: InProcess) -> bool:
@@ -143,7 +143,7 @@ async def test_a_job_master_that_crashes_over_a_cancellation_does_not_undo_it(
     async def published() -> bool:
         return any(out.glob("part-*"))
 
-    await until("the first published rows", published)
+    await until(published, "the first published rows")
     master = cluster.job_master(before.jid)
     assert master is not None
     plant_bug(master)
@@ -154,7 +154,7 @@ async def test_a_job_master_that_crashes_over_a_cancellation_does_not_undo_it(
         (manager,) = await cluster.task_managers()
         return manager.free_slots == manager.slots_number
 
-    await until("the slots are free", free)
+    await until(free, "the slots are free")
     assert set(result(out)) <= set(truth)
     assert len(result(out)) == len(set(result(out)))
     assert leftovers(out) == []
@@ -168,5 +168,5 @@ async def restored(cluster: InProcess, before: JobInfo) -> JobInfo:
         found = (await cluster.client.checkpoints(before.jid)).latest.restored
         return found is not None and found.id >= 2
 
-    await until("the job is restored from its last checkpoint", latest)
+    await until(latest, "the job is restored from its last checkpoint")
     return await cluster.await_state(before.jid, "RUNNING")

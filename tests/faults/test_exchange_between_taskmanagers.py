@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from minflinkd.rest.schemas import JobInfo
-from tests.cluster import Cluster, until, write_job
+from tests.cluster import Cluster, write_job
+from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -54,7 +55,7 @@ async def test_tasks_on_two_taskmanagers_are_one_job_with_one_result(cluster: Cl
     assert finished.minflinkd.restarts == 0
     assert result(out) == counted(job.events)
     assert not leftovers(out)
-    await until("logs and mirrors are deleted", lambda: deleted(cluster))
+    await until(lambda: deleted(cluster), "logs and mirrors are deleted")
 
 
 def counted(events: Path) -> list[tuple[Any, ...]]:
@@ -88,7 +89,7 @@ async def test_windows_over_an_exchange_survive_the_loss_of_either_taskmanager(
     assert job.minflinkd.restarts >= 1
     assert result(out) == truth
     assert not leftovers(out)
-    await until("logs and mirrors are deleted", lambda: deleted(cluster))
+    await until(lambda: deleted(cluster), "logs and mirrors are deleted")
 
 
 async def deleted(cluster: Cluster) -> bool:

@@ -16,7 +16,7 @@ import pytest
 from minflinkd.cli.submission import RefusedJob, restart
 from minflinkd.runtime.crash_points import OF_HOT_RESTARTS, VARIABLE, CrashPoint
 from minflinkd.runtime.errors import MinflinkError
-from tests.cluster import Cluster, free_port, running_cluster, until, write_job
+from tests.cluster import Cluster, free_port, running_cluster, write_job
 from tests.faults.hot_restarts import (
     ONE,
     TAGGED,
@@ -27,6 +27,7 @@ from tests.faults.hot_restarts import (
     restarted,
     running_versions,
 )
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -225,7 +226,7 @@ async def test_a_version_of_an_idle_job_is_on_trial_until_there_is_input(one: Cl
         assert (shown.state, shown.minflinkd.on_trial) == ("RUNNING", True)
         await versions.more_events()
         over = partial(ended, one, versions.job_id, number)
-        last = await until("the trial is over", over, timeout=60)
+        last = await until(over, "the trial is over", timeout=60)
         assert last.state == "rolled-back"
         assert last.error is not None
         assert "the new version cannot count" in last.error.message
@@ -237,7 +238,7 @@ async def test_a_version_of_an_idle_job_is_on_trial_until_there_is_input(one: Cl
         number = await on_trial(one, versions.job_id, versions.write("3", artifact=OTHER_CODE))
         replaced = await on_trial(one, versions.job_id, versions.write("4", artifact=OTHER_CODE))
         await versions.more_events()
-        last = await until("the trial is won", partial(ended, one, versions.job_id, replaced), timeout=60)
+        last = await until(partial(ended, one, versions.job_id, replaced), "the trial is won", timeout=60)
         assert last.state == "completed"
         assert (await ended(one, versions.job_id, number)).state == "replaced"
         await versions.reads_all()
@@ -263,13 +264,13 @@ async def test_a_trial_survives_the_daemon_and_the_taskmanager(tmp_path: Path) -
                 waits = job.minflinkd.hot_restarts[0].state == "on-trial"
                 return runs and waits and job.vertices[0].minflinkd.taskmanager_id not in (None, other_than)
 
-            await until("the version is up under another daemon", partial(runs_on, ""), timeout=60)
+            await until(partial(runs_on, ""), "the version is up under another daemon", timeout=60)
             killed = await cluster.task_manager_of(versions.job_id)
             os.kill(killed.minflinkd.pid, signal.SIGKILL)
-            await until("the version is up on another TaskManager", partial(runs_on, killed.id), timeout=90)
+            await until(partial(runs_on, killed.id), "the version is up on another TaskManager", timeout=90)
             completed = (await cluster.client.checkpoints(versions.job_id)).counts.completed
             await versions.more_events()
-            last = await until("the trial is over", partial(ended, cluster, versions.job_id, number), timeout=60)
+            last = await until(partial(ended, cluster, versions.job_id, number), "the trial is over", timeout=60)
             assert last.state == "rolled-back"
             await versions.reads_all()
             assert (await cluster.client.checkpoints(versions.job_id)).counts.completed > completed
@@ -286,7 +287,7 @@ async def test_a_version_of_an_idle_job_that_hangs_with_its_first_rows_is_turned
             number = await on_trial(one, versions.job_id, versions.write("2", artifact=hanging))
             await versions.more_events()
             over = partial(ended, one, versions.job_id, number)
-            last = await until("the trial is over", over, timeout=60)
+            last = await until(over, "the trial is over", timeout=60)
         assert last.state == "rolled-back"
         assert last.error is not None
         assert last.error.code == "hot-restart-timeout"
@@ -320,7 +321,7 @@ async def test_state_is_not_taken_for_another_before_the_first_checkpoint_either
         return any(vertex.minflinkd.state_rows for vertex in (await one.client.job(job_id)).vertices)
 
     try:
-        await until("it keeps state", has_state, timeout=90)
+        await until(has_state, "it keeps state", timeout=90)
         last = await restarted(one, job_id, version("max"), **({"allow-changed-state": "true"} if allowed else {}))
     finally:
         await one.cancel_all()
@@ -381,7 +382,7 @@ async def test_a_daemon_killed_at_each_step_comes_back_with_one_version_and_exac
                 await cluster.start_again()
                 await versions.goes_on()
                 over = partial(ended, cluster, versions.job_id, number)
-                last = await until(f"the end of hot restart {number}", over, timeout=90)
+                last = await until(over, f"the end of hot restart {number}", timeout=90)
                 counts = point not in (CrashPoint.RESTART_ACCEPTED, CrashPoint.RESTART_STOPPED)
                 assert last.state == ("completed" if counts else "failed"), point
             assert await processes_of(cluster) == before

@@ -13,9 +13,10 @@ import pytest_asyncio
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rest.schemas import JobInfo
 from minflinkd.runtime.crash_points import OF_HOT_RESTARTS, CrashPoint, intercepted
-from tests.cluster import Cluster, until, write_job
+from tests.cluster import Cluster, write_job
 from tests.faults.hot_restarts import ONE, processes_of, restarted, running_versions
 from tests.faults.in_process import Bug, InProcess, in_process_cluster
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
 
@@ -110,7 +111,7 @@ async def test_a_job_master_that_crashes_at_each_step_leaves_one_version_and_the
             async def succeeded(crash: CrashOfJobMaster = crash) -> bool:
                 return cluster.job_master(versions.job_id) not in (None, *crash.struck) and len(crash.struck) == 1
 
-            await until(f"another JobMaster after {point}", succeeded)
+            await until(succeeded, f"another JobMaster after {point}")
         await versions.goes_on()
         assert await processes_of(cluster) == before
         await beside.was_not_disturbed()

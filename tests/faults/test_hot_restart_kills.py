@@ -11,8 +11,9 @@ import pytest
 
 from minflinkd.cli.submission import restart
 from minflinkd.rest.schemas import HotRestartInfo
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
 from tests.faults.hot_restarts import ended, running_versions
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -51,9 +52,9 @@ async def test_after_a_kill_exactly_one_version_goes_on_and_the_output_is_exact(
             job = await cluster.client.job(versions.job_id)
             return any(_has_reached(step, found) for found in job.minflinkd.hot_restarts)
 
-        await until(f"step {step}", reached, pause=0.002)
+        await until(reached, f"step {step}", pause=0.002)
         os.kill(pid, signal.SIGKILL)
         over = partial(ended, cluster, versions.job_id, number)
-        last = await until("the end of the hot restart", over, timeout=120)
+        last = await until(over, "the end of the hot restart", timeout=120)
         assert last.state in ("completed", "rolled-back", "failed")
     assert versions.written()[-1] == ("2" if last.state == "completed" else "1")

@@ -19,9 +19,10 @@ import pytest
 from minflinkd.cli.submission import restart
 from minflinkd.rest.schemas import HotRestartInfo
 from minflinkd.runtime.errors import MinflinkError
-from tests.cluster import free_port, running_cluster, until
+from tests.cluster import free_port, running_cluster
 from tests.faults.counted_flights import CountedFlights, counted_flights
 from tests.faults.hot_restarts import ONE, ended
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -47,7 +48,7 @@ class Kills:
         Return how the restart ended, or "" if it never began.
         """
         cluster, job_id = self.counted.cluster, self.counted.job_id
-        pid = await until(f"a {victim} that runs the job", partial(self._pid, victim), timeout=150)
+        pid = await until(partial(self._pid, victim), f"a {victim} that runs the job", timeout=150)
         await self.counted.busy()
         self.number += 1
         new, file = self.counted.next(self.number, factor=2 * self.number, weight=100 + 2 * self.number)
@@ -69,7 +70,7 @@ class Kills:
         if await self._latest() == latest:
             return ""
         over = partial(ended, cluster, job_id, latest + 1)
-        last: HotRestartInfo = await until(f"the end of hot restart {latest + 1}", over, timeout=120)
+        last: HotRestartInfo = await until(over, f"the end of hot restart {latest + 1}", timeout=120)
         if last.state == "completed":
             await self.counted.taken_over(new, last)
         return last.state

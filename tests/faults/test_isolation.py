@@ -6,7 +6,8 @@ import psutil
 import pytest
 
 from minflinkd.rest.schemas import TaskManager
-from tests.cluster import Cluster, lives, until
+from tests.cluster import Cluster, lives
+from tests.waiting import until
 from tests.windows_job import WindowsJob
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -24,7 +25,7 @@ async def test_an_isolated_job_has_a_task_manager_to_itself_which_ends_with_it(
         found = await cluster.task_manager_of(alone)
         return found if found.free_slots == 2 else None
 
-    own = await until("another job would fit beside the isolated one", half_full)
+    own = await until(half_full, "another job would fit beside the isolated one")
     others = [await cluster.submit(windows.write(f"other{n}", mode="streaming", parallelism=1)) for n in range(2)]
     for job_id in others:
         await cluster.await_state(job_id, "RUNNING")
@@ -35,7 +36,7 @@ async def test_an_isolated_job_has_a_task_manager_to_itself_which_ends_with_it(
     async def ended() -> bool:
         return not any(map(lives, processes))
 
-    await until("nothing of the isolated job's TaskManager runs", ended)
+    await until(ended, "nothing of the isolated job's TaskManager runs")
     assert own.id not in {tm.id for tm in await cluster.task_managers(ready=False)}
     for job_id in others:
         assert (await cluster.client.job(job_id)).minflinkd.restarts == 0

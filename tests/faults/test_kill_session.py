@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from minflinkd.rest.schemas import TaskManager
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -50,7 +51,7 @@ async def test_a_lost_session_is_replaced_under_its_supervisor(
         managers = {tm.id: tm for tm in await cluster.task_managers()}
         return managers.get(struck.id)
 
-    again = await until("the struck TaskManager with a new session", back, timeout=120, pause=0.2)
+    again = await until(back, "the struck TaskManager with a new session", timeout=120, pause=0.2)
     assert again.minflinkd.pid == struck.minflinkd.pid
     assert again.minflinkd.instance_id == struck.minflinkd.instance_id
     assert again.minflinkd.session_generation == struck.minflinkd.session_generation + 1

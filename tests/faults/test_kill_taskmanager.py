@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from minflinkd.rest.schemas import JobInfo, TaskManager
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
 from tests.files import files_below
+from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -69,7 +70,7 @@ async def assert_offloaded(cluster: Cluster, job_id: str) -> set[str]:
     async def none_transient() -> bool:
         return not any(key.startswith("t-") for key in blobs_of(cluster, job_id, "blobs"))
 
-    await until("acknowledgements deleted on delivery", none_transient, pause=0.01)
+    await until(none_transient, "acknowledgements deleted on delivery", pause=0.01)
     return permanent
 
 
@@ -79,7 +80,7 @@ async def await_no_blobs(cluster: Cluster, job_id: str) -> None:
     async def gone() -> bool:
         return not blobs_of(cluster, job_id, "blobs") and not blobs_of(cluster, job_id, "ha/*/blobs")
 
-    await until("no blob of the job is left", gone)
+    await until(gone, "no blob of the job is left")
 
 
 async def test_a_large_log_of_a_task_manager_travels_once(cluster: Cluster) -> None:
@@ -104,7 +105,7 @@ async def test_a_large_log_of_a_task_manager_travels_once(cluster: Cluster) -> N
             assert await read(large.name) == data
             return blobs if kept() == blobs else None  # a piece that uploads too slowly goes by message, once
 
-        blobs = await until("it comes as blobs, and nothing is sent again", sent_once)
+        blobs = await until(sent_once, "it comes as blobs, and nothing is sent again")
         with large.open("ab") as log:
             log.write(b"one more\n")
         assert await read(large.name, offset=len(data)) == b"one more\n"
@@ -116,7 +117,7 @@ async def test_a_large_log_of_a_task_manager_travels_once(cluster: Cluster) -> N
             assert await read(small.name) == data[:5000]
             return len(kept()) == 1
 
-        await until("the blobs of the log before deleted", replaced)
+        await until(replaced, "the blobs of the log before deleted")
     finally:
         large.unlink()
         small.unlink(missing_ok=True)

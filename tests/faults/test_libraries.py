@@ -18,8 +18,9 @@ import pytest
 import pytest_asyncio
 
 from minflinkd.rest.schemas import TaskManager
-from tests.cluster import Cluster, running_cluster, until, write_job
+from tests.cluster import Cluster, running_cluster, write_job
 from tests.e2e.command import minflinkd
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
@@ -87,7 +88,7 @@ class RuledJobs:
             rows = await asyncio.to_thread(_published, self.base / name / "out")
             return rows if len(rows) > more_than else None
 
-        rows = await until(f"job {name} has published more than {more_than} rows", published)
+        rows = await until(published, f"job {name} has published more than {more_than} rows")
         return set(rows), len(rows)
 
 
@@ -146,7 +147,7 @@ async def renewed(cluster: Cluster, before: TaskManager) -> None:
         fresh = now.minflinkd.session_generation > before.minflinkd.session_generation
         return fresh and now.minflinkd.session == "ready"
 
-    await until(f"the session of {before.id} is renewed", changed, timeout=180)
+    await until(changed, f"the session of {before.id} is renewed", timeout=180)
 
 
 async def test_two_versions_of_a_jar_run_at_once_on_different_task_managers(cluster: Cluster, ruled: RuledJobs) -> None:
@@ -195,7 +196,7 @@ async def test_a_job_waits_for_the_only_task_manager_while_it_holds_another_vers
             _, out, _ = await minflinkd(cluster, "info", two)
             return f"1 of them with {OTHER_VERSIONS}" in " ".join(out.split())
 
-        await until("`minflinkd info` says why the job waits", told, timeout=60)
+        await until(told, "`minflinkd info` says why the job waits", timeout=60)
         assert "resourcemanager.max-taskmanagers" in " ".join((await cluster.client.job(two)).minflinkd.waiting)
         late = asyncio.create_task(cluster.submit(ruled.write("late", version=2)))
         rows = (await ruled.versions_seen("one"))[1]

@@ -16,9 +16,10 @@ import pytest
 import pytest_asyncio
 
 from minflinkd.rest.schemas import JobInfo
-from tests.cluster import Cluster, free_port, running_cluster, until
+from tests.cluster import Cluster, free_port, running_cluster
 from tests.proxy import Proxy
 from tests.standalone import Standalone, await_registered, standalone_task_manager
+from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -50,7 +51,7 @@ class Pair:
         async def as_wanted() -> bool:
             return (manager.resource_id in {tm.id for tm in await self.cluster.task_managers(ready=False)}) is listed
 
-        await until(f"{manager.resource_id} is {'there' if listed else 'given up'}", as_wanted)
+        await until(as_wanted, f"{manager.resource_id} is {'there' if listed else 'given up'}")
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
@@ -77,7 +78,7 @@ async def no_attempts(manager: Standalone) -> None:
     async def none() -> bool:
         return manager.attempts == []
 
-    await until(f"{manager.resource_id} has ended its tasks", none)
+    await until(none, f"{manager.resource_id} has ended its tasks")
 
 
 @pytest.mark.slow  # test_kill_taskmanager has it with TaskManagers that the daemon starts

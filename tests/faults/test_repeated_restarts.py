@@ -12,6 +12,7 @@ import pytest
 
 from minflinkd.rest.schemas import JobInfo, RepeatedRestarts
 from tests.cluster import Cluster, write_job
+from tests.waiting import WaitedInVain
 from tests.windows_job import WindowsJob, leftovers
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -84,8 +85,9 @@ async def await_rows(cluster: Cluster, job_id: str, rows: int) -> JobInfo:
 
     try:
         return await cluster.await_job(job_id, counted, f"has counted {rows} rows")
-    except AssertionError as error:
-        raise AssertionError(f"{error}: {seen}") from error
+    except WaitedInVain as error:
+        error.add_note(f"they are {seen}")
+        raise
 
 
 async def metrics_of(cluster: Cluster, name: str) -> list[str]:

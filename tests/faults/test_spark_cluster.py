@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import lives, running_cluster, until
+from tests.cluster import lives, running_cluster
 from tests.spark_cluster import SparkCluster, spark_cluster
+from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -66,7 +67,7 @@ async def test_a_stateful_job_on_a_spark_cluster_survives_the_kill_of_its_taskma
             assert len(applications(spark)) == 2
             (successor,) = await cluster.task_managers()
             assert directories(shared) == {successor.id}
-        await until("the end of all executors", lambda: _none_left(spark), timeout=30)
+        await until(lambda: _none_left(spark), "the end of all executors", timeout=30)
     assert directories(shared) == set()
 
 

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from minflinkd.storage.registry import Storages
-from tests.cluster import Cluster, running_cluster, until
+from tests.cluster import Cluster, running_cluster
 from tests.servers.azure import Azurite
 from tests.servers.fixtures import running
 from tests.servers.gcs import FakeGcs
 from tests.servers.hdfs import Hdfs
 from tests.servers.process import Server
 from tests.servers.s3 import Moto
+from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -128,7 +129,7 @@ async def fetches(cluster: Cluster, task_manager: str) -> dict[str, float]:
         found = {name: metrics.get(f"blobs.{name}", 0.0) for name in ("from_ha", "ha_failures", "from_server")}
         return found if any(found.values()) else None
 
-    return await until(f"TaskManager {task_manager} tells where it fetched blobs", told, timeout=30)
+    return await until(told, f"TaskManager {task_manager} tells where it fetched blobs", timeout=30)
 
 
 async def run_through_a_kill(
@@ -160,4 +161,4 @@ async def run_through_a_kill(
     async def empty() -> bool:
         return await objects(backend) == []
 
-    await until(f"nothing is left in {backend.uri}", empty, timeout=20)
+    await until(empty, f"nothing is left in {backend.uri}", timeout=20)

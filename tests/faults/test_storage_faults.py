@@ -12,9 +12,10 @@ import pytest_asyncio
 
 from minflinkd.checkpoint.metadata import decode
 from minflinkd.rest.schemas import Checkpoints
-from tests.cluster import Cluster, running_cluster, until, write_job
+from tests.cluster import Cluster, running_cluster, write_job
 from tests.faults.hot_restarts import restarted
 from tests.faulty_disk import EVERY_THIRD, FULL, SLOW, SOUND, install
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
@@ -68,7 +69,7 @@ async def statistics(cluster: Cluster, job_id: str, what: str, *, failed: int = 
         more = now.counts.failed - before.failed >= failed and now.counts.completed - before.completed >= completed
         return now if more else None
 
-    return await until(f"{failed} failed and {completed} completed checkpoints: {what}", reached, timeout=120)
+    return await until(reached, f"{failed} failed and {completed} completed checkpoints: {what}", timeout=120)
 
 
 async def goes_on(cluster: Cluster, job_id: str) -> None:
@@ -78,7 +79,7 @@ async def goes_on(cluster: Cluster, job_id: str) -> None:
     async def more() -> bool:
         return await rows(cluster, job_id) > before + 50
 
-    await until("the query goes on", more, timeout=30)
+    await until(more, "the query goes on", timeout=30)
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ async def test_a_job_outlives_its_storages_faults(faulty: Cluster, disk: Disk, t
     async def tidy() -> bool:
         return disk.orphans() == []
 
-    await until("no file that nothing refers to", tidy, timeout=30)
+    await until(tidy, "no file that nothing refers to", timeout=30)
     await faulty.cancel(job_id)
     values = sorted(pyarrow.dataset.dataset(tmp_path / "numbers", format="parquet").to_table()["value"].to_pylist())
     assert values == list(range(len(values)))
@@ -165,7 +166,7 @@ async def test_a_version_takes_over_though_a_slow_checkpoint_is_in_progress(
         async def in_progress() -> bool:
             return (await faulty.client.checkpoints(job_id)).counts.in_progress > 0
 
-        await until("a checkpoint is in progress", in_progress)
+        await until(in_progress, "a checkpoint is in progress")
         last = await restarted(faulty, job_id, counting_job(tmp_path, "versions", version))
         assert last.state == "completed", last
         await goes_on(faulty, job_id)

@@ -17,9 +17,10 @@ import pytest
 import pytest_asyncio
 
 from tests.attempt_guard import attempts_of, take_away_all
-from tests.cluster import Cluster, running_cluster, until
+from tests.cluster import Cluster, running_cluster
 from tests.faults.hot_restarts import ONE, restarted
 from tests.faults.running_counts import RunningCounts
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -45,7 +46,7 @@ class Counted:
         async def restarted() -> bool:
             return await self.attempt() not in (None, before)
 
-        await until("another attempt", restarted, timeout=120)
+        await until(restarted, "another attempt", timeout=120)
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")

@@ -11,8 +11,9 @@ import pytest
 import pytest_asyncio
 
 from minflinkd.rest.schemas import ErrorDetails
-from tests.cluster import Cluster, running_cluster, until
+from tests.cluster import Cluster, running_cluster
 from tests.e2e.command import minflinkd
+from tests.waiting import until
 from tests.windows_job import WindowsJob
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -51,7 +52,7 @@ async def failure_of(cluster: Cluster, job_id: str, *, timeout: float) -> ErrorD
     async def failed() -> bool:
         return (await cluster.client.job(job_id)).state == "FAILED"
 
-    await until(f"job {job_id} is FAILED", failed, timeout=timeout)
+    await until(failed, f"job {job_id} is FAILED", timeout=timeout)
     return (await cluster.client.exceptions(job_id)).history.entries[0].minflinkd
 
 
@@ -92,7 +93,7 @@ async def test_a_job_whose_task_manager_cannot_be_replaced_learns_that_java_is_m
         failures = (await small.client.exceptions(job_id)).history.entries
         return next((f.minflinkd for f in failures if "no Java was found" in f.minflinkd.message), None)
 
-    error = await until("a request for slots that failed says why", told, timeout=120)
+    error = await until(told, "a request for slots that failed says why", timeout=120)
     assert error.code == "no-slots"
     assert "2 slots" in error.message, "what was asked"
     assert "registered" in error.message, "what there was"

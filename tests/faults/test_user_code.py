@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -67,7 +68,7 @@ async def test_a_failing_job_does_not_disturb_its_neighbour(
     async def failed() -> bool:
         return (await cluster.client.job(bad)).state == "FAILED"
 
-    await until("the job with the failing code is FAILED", failed, timeout=90)
+    await until(failed, "the job with the failing code is FAILED", timeout=90)
     both = {(await cluster.client.job(job_id)).vertices[0].minflinkd.taskmanager_id for job_id in (good, bad)}
     assert len(both) == 1, "the two jobs must have shared a TaskManager"
     cause = (await cluster.client.exceptions(bad)).root_exception or ""
@@ -110,7 +111,7 @@ async def test_code_that_exits_the_process_costs_only_the_jobs_of_that_child(
     async def failed() -> bool:
         return (await cluster.client.job(bad)).state == "FAILED"
 
-    await until("the job that ends its process is FAILED", failed, timeout=90)
+    await until(failed, "the job that ends its process is FAILED", timeout=90)
     assert "session" in ((await cluster.client.exceptions(bad)).root_exception or "")
     job = await cluster.await_state(good, "FINISHED", timeout=120)
     assert job.minflinkd.restarts == 1, "it ran in the child that ended"

@@ -12,9 +12,9 @@ from xml.sax.saxutils import escape
 
 import aiohttp
 
-from tests.cluster import until
 from tests.servers.install import HADOOP
 from tests.servers.process import HOST, STARTING, Server
+from tests.waiting import until
 
 _JVM = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 _CLASSES = "org.apache.hadoop.hdfs.server"
@@ -146,7 +146,7 @@ class Hdfs(_Node):
         return "FSState" in await self._state()
 
     async def prepare(self) -> None:
-        await until("HDFS is operational", self._operational, timeout=STARTING, pause=0.02)
+        await until(self._operational, "HDFS is operational", timeout=STARTING, pause=0.02)
 
     async def _start(self) -> None:
         datanode = asyncio.create_task(self._start_datanode(), name="start of a DataNode")  # each takes seconds

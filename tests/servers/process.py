@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import aiohttp
 
-from tests.cluster import until
+from tests.waiting import until
 
 HOST = "127.0.0.1"
 STARTING = 180.0  # seconds until a server has to be ready, on a busy machine
@@ -125,7 +125,7 @@ class Server(ABC):
     async def _start(self) -> None:
         self._process = self._spawn()
         try:
-            await until(f"{self.name} is ready", self._ready, timeout=STARTING, pause=0.02)
+            await until(self._ready, f"{self.name} is ready", timeout=STARTING, pause=0.02)
             await self.prepare()
         except BaseException:
             await self.kill()

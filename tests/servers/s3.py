@@ -11,8 +11,8 @@ from pathlib import Path
 import aiohttp
 from aiobotocore.session import AioSession
 
-from tests.cluster import until
 from tests.servers.process import HOST, Server, responds
+from tests.waiting import until
 
 BUCKET = "test"
 ACCESS_KEY, SECRET_KEY = "tester", "correct-horse-battery"
@@ -53,7 +53,7 @@ class S3Server(Server):
                         return False
                 return True
 
-            await until(f"the bucket of {self.name}", there, timeout=30, pause=0.05)
+            await until(there, f"the bucket of {self.name}", timeout=30, pause=0.05)
 
 
 class Moto(S3Server):

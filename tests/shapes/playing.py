@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 from minflinkd.cli.submission import RefusedJob, restart
 from minflinkd.rest.schemas import HotRestartInfo, JobInfo
 from minflinkd.runtime.errors import MinflinkError
-from tests.cluster import Cluster, until, write_job
+from tests.cluster import Cluster, write_job
 from tests.servers.kafka import Tansu
 from tests.shapes import refusals
 from tests.shapes.job_files import lay_out
 from tests.shapes.shape import Shape
 from tests.shapes.sinks import differences, leftovers
 from tests.shapes.sources import RATE_BATCHES, produce, write_file
+from tests.waiting import WaitedInVain, until
 
 T = TypeVar("T")
 
@@ -401,8 +402,8 @@ class Play:
         seen = await self._progress()
         for patience in reversed(range(PATIENCE)):  # a busy machine is slow, and a job that makes progress is not stuck
             try:
-                return await until(what, reached, timeout=self._longest, pause=PAUSE, patience=1.0)
-            except AssertionError as error:
+                return await until(reached, what, timeout=self._longest, pause=PAUSE, patience=1.0)
+            except WaitedInVain as error:
                 before, seen = seen, await self._progress()
                 if seen == before or not patience:
                     raise Wrong("stuck", f"{error}; {await self._failure()}") from error

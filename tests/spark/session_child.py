@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +30,7 @@ from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
 from minflinkd.taskmanager.child import protocol as p
 from tests.cluster import lives
+from tests.waiting import until
 
 R = TypeVar("R")
 EVENTS = "key STRING, time TIMESTAMP, value LONG"
@@ -141,7 +141,7 @@ class Child:
             async with asyncio.timeout(90):
                 await self._process.wait()
         if self.ready is not None:
-            assert await ends(self.ready.jvm_pid), "the JVM outlives its child"
+            await ends(self.ready.jvm_pid)  # the JVM does not outlive its child
 
     @property
     def pid(self) -> int:
@@ -149,19 +149,9 @@ class Child:
         return self._process.pid
 
 
-async def until(condition: Callable[[], bool], timeout: float = 90.0) -> bool:
-    """Wait for something that no message reports. Return False when the time is over."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(0.02)
-    return True
-
-
-async def ends(pid: int) -> bool:
+async def ends(pid: int) -> None:
     """Wait until the process has ended. A zombie has: it does not matter here who reaps it."""
-    return await until(lambda: not _lives(pid))
+    await until(lambda: not _lives(pid), f"the end of process {pid}")
 
 
 def _lives(pid: int) -> bool:

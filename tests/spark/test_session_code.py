@@ -13,7 +13,8 @@ from minflinkd.jobgraph.model import Source, Vertex
 from minflinkd.runtime.errors import Consequence, RemoteError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
-from tests.spark.session_child import Child, call, job, parquet, python, rate, task, until
+from tests.spark.session_child import Child, call, job, parquet, python, rate, task
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -128,7 +129,7 @@ async def test_stopping_says_when_user_code_does_not_come_back(child: Child, tmp
     (tmp_path / "failing.py").write_text(f"MARKER = {str(blocks)!r}\n{FAILING}")
     artifacts = {"failing.py": str(tmp_path / "failing.py")}
     attempt = await child.run(job(), task(rate(10), call("failing:block", "numbers")), artifacts=artifacts)
-    assert await until(blocks.exists)
+    await until(blocks.exists)
     began = time.monotonic()
     stopped = await child.ask(p.StopTask(attempt_id=attempt, timeout=2.0))
     assert stopped == p.TaskStopped(ended=False)

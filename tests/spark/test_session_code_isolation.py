@@ -14,7 +14,8 @@ import pytest
 from minflinkd.jobgraph.model import OutputMode, Source, Vertex
 from minflinkd.runtime.ids import AttemptId, VertexId
 from minflinkd.taskmanager.child import protocol as p
-from tests.spark.session_child import Child, call, job, python, rate, task, until
+from tests.spark.session_child import Child, call, job, python, rate, task
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -116,7 +117,7 @@ async def test_a_new_version_reads_the_pickled_objects_of_the_one_before(child: 
     artifacts = version_of_job(tmp_path / "later", 2)
     restored = p.Restored(checkpoint_id=1, batch_id=taken.batch_id)
     later = await child.run(job(), query("stateful"), artifacts=artifacts, directory=directory, restored=restored)
-    assert await until(lambda: bool(seen(tmp_path / "later")))
+    await until(lambda: seen(tmp_path / "later"))
     await child.stop(later)
     for line, begun in seen(tmp_path / "later"):
         assert begun == ["1"]

@@ -13,8 +13,9 @@ import pytest
 from minflinkd.jobgraph.model import OutputMode
 from minflinkd.runtime.ids import AttemptId
 from minflinkd.taskmanager.child import protocol as p
-from tests.spark.session_child import Child, call, job, rate, sql, task, until
+from tests.spark.session_child import Child, call, job, rate, sql, task
 from tests.spark.test_session_snapshots import AGGRESSIVE, ROWS, SINK, artifact, exact, lay_out, snapshot, written
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -95,7 +96,7 @@ async def test_versions_go_on_one_after_the_other_in_the_same_stores(child: Chil
         assert (await totals.unload(cut)).heir == attempt
         await child.batches(attempt, cut.taken.batch_id + 4)
         assert await stores(child) == before + 2
-        assert await until(lambda: not any(place.exists() for place in totals.laid_out)), "they would stay for ever"
+        await until(lambda: not any(place.exists() for place in totals.laid_out))  # otherwise they would stay for ever
     await child.stop(attempt)
     assert totals.is_exact()
     assert await stores(child) == before

@@ -19,7 +19,8 @@ from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import TaskId, VertexId
 from minflinkd.runtime.units import Duration
 from tests.spark.deployment import Cuts, Run
-from tests.spark.session_child import Child, call, job, source, sql, until
+from tests.spark.session_child import Child, call, job, source, sql
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -165,7 +166,7 @@ async def test_at_least_once_repeats_what_a_cut_holds_of_the_next_epoch(child: C
     waiting = asyncio.create_task(run.take("both", 1))
     fast = await run.take("fast", 1)
     ahead = range((fast[0].batch_id + 1) * FAST, (fast[0].batch_id + 2) * FAST)
-    assert await until(lambda: ["fast", ahead[-1]] in written.rows())
+    await until(lambda: ["fast", ahead[-1]] in written.rows())
     await run.batches("both", written.epochs()[-1])
     cuts = {TaskId("fast"): fast, TaskId("slow"): await run.take("slow", 1), TaskId("both"): await waiting}
     await run.stop()

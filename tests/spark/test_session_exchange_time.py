@@ -17,7 +17,8 @@ from minflinkd.runtime.ids import TaskId, VertexId
 from minflinkd.runtime.units import Duration
 from minflinkd.taskmanager.child import protocol as p
 from tests.spark.deployment import Run
-from tests.spark.session_child import Child, call, job, parquet, until
+from tests.spark.session_child import Child, call, job, parquet
+from tests.waiting import WaitedInVain, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -77,7 +78,11 @@ class Fired:
         return found
 
     async def are(self, windows: dict[int, int]) -> None:
-        assert await until(lambda: self.windows() == windows, 60.0), self.windows()
+        try:
+            await until(lambda: self.windows() == windows)
+        except WaitedInVain as error:
+            error.add_note(f"there are {self.windows()}")
+            raise
 
 
 def union(a: Events, b: Events, **of_b: Any) -> JobGraph:

@@ -16,7 +16,8 @@ from minflinkd.rpc.messages import Analysis, JobContext
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
 from tests.spark.deployment import Run
-from tests.spark.session_child import Child, call, job, source, sql, until
+from tests.spark.session_child import Child, call, job, source, sql
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -71,9 +72,8 @@ async def rows(child: Child, tmp_path: Path, tasks: tuple[Task, ...], context: J
     (tmp_path / "types_sink.py").write_text(SINK % str(out))
     run = Run(child, context, tasks, {"types_sink.py": str(tmp_path / "types_sink.py")})
     await run.start()
-    written = await until(lambda: out.exists() and out.stat().st_size > 0)
+    await until(lambda: out.exists() and out.stat().st_size > 0)
     await run.stop()
-    assert written
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 

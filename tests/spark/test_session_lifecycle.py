@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,7 +15,8 @@ import pytest
 import pytest_asyncio
 
 from minflinkd.taskmanager.child import protocol as p
-from tests.spark.session_child import Child, call, ends, job, rate, sql, task, until
+from tests.spark.session_child import Child, call, ends, job, rate, sql, task
+from tests.waiting import WaitedInVain, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -66,14 +66,15 @@ async def test_thirty_starts_and_stops_leave_nothing(child: Child, tmp_path: Pat
         figures.append(await measured())
     most = tuple(early + more for early, more in zip(figures[9], (2, 4, 10, 10, 0), strict=True))
 
-    def few() -> bool:
+    async def few() -> bool:
+        figures.append(await measured())
         return all(late <= bound for late, bound in zip(figures[-1], most, strict=True))
 
-    deadline = time.monotonic() + 30
-    while not few() and time.monotonic() < deadline:  # threads and sockets end after some time
-        await asyncio.sleep(0.1)
-        figures.append(await measured())
-    assert few(), figures
+    try:  # threads and sockets end after some time
+        await until(few, timeout=30, pause=0.1, patience=1.0)
+    except WaitedInVain as error:
+        error.add_note(f"{figures}; at most {most}")
+        raise
 
 
 async def test_the_jvm_s_death_is_told_at_once(lone_child: Child) -> None:
@@ -82,7 +83,7 @@ async def test_the_jvm_s_death_is_told_at_once(lone_child: Child) -> None:
     os.kill(lone_child.ready.jvm_pid, signal.SIGKILL)
     lost = await lone_child.notice(p.JvmLost, lambda _: True, timeout=60.0)
     assert str(lone_child.ready.jvm_pid) in lost.reason
-    assert await ends(lone_child.pid)
+    await ends(lone_child.pid)
 
 
 async def test_a_child_ends_with_its_supervisor(tmp_path: Path) -> None:
@@ -112,8 +113,8 @@ time.sleep(1000)
     finally:
         process.kill()
         await process.wait()
-    assert await ends(child_pid)
-    assert await ends(jvm)
+    await ends(child_pid)
+    await ends(jvm)
 
 
 async def _jvm_of(pid: int) -> int:
@@ -125,7 +126,7 @@ async def _jvm_of(pid: int) -> int:
                 found.extend([child.pid] if child.name() == "java" else [])
         return bool(found)
 
-    assert await until(there, timeout=180)
+    await until(there)
     return found[-1]
 
 

@@ -18,7 +18,8 @@ from minflinkd.taskmanager.child.age import Figures
 from minflinkd.taskmanager.child.health import Limits
 from minflinkd.taskmanager.child.keeper import SessionKeeper
 from tests.cluster import lives
-from tests.spark.session_child import call, job, rate, sql, task, until
+from tests.spark.session_child import call, job, rate, sql, task
+from tests.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -56,7 +57,7 @@ async def test_an_aged_session_is_told_and_renewed_without_a_process_left(tmp_pa
         listener=lambda: listener,
     )
     async with keeper:
-        assert await until(lambda: keeper.phase is SessionPhase.READY, timeout=270)
+        await until(lambda: keeper.phase is SessionPhase.READY, timeout=90)
         attempt = AttemptId(uuid4().hex)
         query = task(rate(10), sql("n", "SELECT value % 5 AS k, count(*) AS n FROM numbers GROUP BY 1", "numbers"))
         out = call("discard:write", "n")
@@ -71,7 +72,7 @@ async def test_an_aged_session_is_told_and_renewed_without_a_process_left(tmp_pa
             ),
             timeout=180,
         )
-        assert await until(lambda: bool(keeper.aged), timeout=180)
+        await until(lambda: keeper.aged)
         assert "threads, more than 200" in keeper.aged
         await keeper.session().ask(sp.StopTask(attempt_id=attempt), timeout=90)
         assert (await keeper.session().ask(sp.Ping(), timeout=60)).attempts == ()
@@ -81,7 +82,7 @@ async def test_an_aged_session_is_told_and_renewed_without_a_process_left(tmp_pa
         keeper.renew(keeper.aged)
         assert await keeper.gone(1)
         assert [process for process in old if lives(process)] == []
-        assert await until(lambda: keeper.phase is SessionPhase.READY and keeper.generation == 2, timeout=270)
+        await until(lambda: keeper.phase is SessionPhase.READY and keeper.generation == 2, timeout=90)
         assert (await keeper.session().ask(sp.Ping(), timeout=60)).attempts == ()
         assert listener.lost == [1]
         assert SessionPhase.LOST not in listener.phases

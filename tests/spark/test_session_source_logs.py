@@ -15,7 +15,8 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
 from tests.files import files_below
 from tests.spark.deployment import Cuts, Run
-from tests.spark.session_child import Child, call, job, source, until
+from tests.spark.session_child import Child, call, job, source
+from tests.waiting import WaitedInVain, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -87,9 +88,12 @@ class Sides:
             rows = self.rows()
             return wanted <= {(side, seen if side in "fg" else None) for _, side, seen in rows}
 
-        if not await until(there):
+        try:
+            await until(there, f"all of {wanted}")
+        except WaitedInVain as error:
             failed = [notice.error for notice in self.child.notices if isinstance(notice, p.TaskFailed)]
-            raise AssertionError(f"{wanted} did not all come, only {self.rows()}; {failed}")
+            error.add_note(f"only {self.rows()} came; {failed}")
+            raise
 
     def logs(self, taken: Path) -> list[str]:
         """Return the directories of source logs in a snapshot."""

@@ -17,7 +17,7 @@ from minflinkd.storage.registry import Storages
 from minflinkd.storage.resilient import ResilientStorage
 from minflinkd.storage.temporary import TEMPORARY
 from minflinkd_local import LocalStorage, files
-from tests.cluster import until
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -304,4 +304,4 @@ async def test_many_cancelled_reads_leave_no_open_file(tmp_path: Path) -> None:
     async def closed() -> bool:
         return len(os.listdir("/proc/self/fd")) <= before + 8  # the loop has a few
 
-    await until("the threads have closed what they opened", closed)
+    await until(closed, "the threads have closed what they opened")

@@ -18,6 +18,7 @@ from minflinkd.storage.interface import Storage, StorageUnavailable
 from minflinkd.storage.options import CommonOptions
 from minflinkd.storage.resilient import ResilientStorage
 from minflinkd_local import LocalStorage, files, threads
+from tests.waiting import until
 
 HURRIED = CommonOptions(request_timeout=0.2, deadline=0.3, retries=1, pause=0.01)
 
@@ -32,8 +33,7 @@ async def hanging_reads(storage: Storage, fifo: Path, count: int) -> AsyncIterat
     tasks = [asyncio.create_task(read(storage, str(fifo), 0, 1)) for _ in range(count)]
     try:
         name = f"storage {fifo.parent}"
-        while sum(thread.name == name for thread in threading.enumerate()) < threads.MOST:  # noqa: ASYNC110 - of threads
-            await asyncio.sleep(0.01)
+        await until(lambda: sum(thread.name == name for thread in threading.enumerate()) >= threads.MOST)
         yield
     finally:
         async with asyncio.timeout(30):
@@ -123,8 +123,7 @@ async def test_a_call_that_was_given_up_before_it_began_is_not_made(
     go_on = slow_publication()
     first = asyncio.create_task(write(storage, path, b"first"))
     await asyncio.sleep(0)
-    while not storage._threads._last:  # noqa: ASYNC110 - it begins without a signal
-        await asyncio.sleep(0.001)
+    await until(lambda: storage._threads._last, "the first call has begun", pause=0.001)
     deletion = asyncio.create_task(storage.delete([path]))
     await asyncio.sleep(0)
     deletion.cancel()

@@ -1,32 +1,55 @@
-"""For every unit test: no callback, connection or transport of an event loop may fail unnoticed."""
+"""For every unit test: no error of an event loop is lost, no process is started, and no port is opened."""
 
 from __future__ import annotations
 
-import asyncio
+import os
+import socket
+import subprocess
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import pytest
 
-# Finalizers report these when garbage is collected, so in whichever test runs at that time.
-OF_A_FINALIZER = ("was never retrieved", "was destroyed but it is pending", "Unclosed ")
+from tests.loop_errors import no_unhandled_exception
+
+__all__ = ["alone_in_its_process", "no_unhandled_exception"]
+
+# What every way to a server or to another process goes through. A pair of sockets, such as an event loop has, does not.
+OUTSIDE = (
+    (socket.socket, "bind"),
+    (socket.socket, "connect"),
+    (socket.socket, "connect_ex"),
+    (subprocess.Popen, "__init__"),
+    (os, "fork"),
+    (os, "posix_spawn"),
+    (os, "system"),
+)
+
+
+@contextmanager
+def nothing_outside() -> Iterator[None]:
+    """Refuse sockets and processes: tests with these belong in `tests/component`.
+
+    The block fails even if the code under test takes the refusal for an ordinary error.
+    """
+    used: list[str] = []
+
+    def refuse(name: str) -> Any:
+        def refused(*_: object, **__: object) -> NoReturn:
+            used.append(name)
+            raise AssertionError(f"a unit test uses {name}: move it to tests/component")
+
+        return refused
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in OUTSIDE:
+            patch.setattr(owner, name, refuse(f"{owner.__name__}.{name}"))
+        yield
+    assert not used, f"this test belongs in tests/component, because it uses {', '.join(sorted(set(used)))}"
 
 
 @pytest.fixture(autouse=True)
-def no_unhandled_exception() -> Iterator[None]:
-    """Nobody awaits what a loop calls by itself. Of its exceptions only a log line would be left."""
-    unhandled: list[dict[str, Any]] = []
-    handle = asyncio.BaseEventLoop.call_exception_handler
-
-    def seen(loop: asyncio.BaseEventLoop, context: dict[str, Any]) -> None:
-        by_chance = any(words in context.get("message", "") for words in OF_A_FINALIZER)
-        # Streams of Python 3.11 ask a cancelled handler for its exception.
-        by_chance |= isinstance(context.get("exception"), asyncio.CancelledError)
-        if not by_chance and loop.get_exception_handler() is None:  # otherwise the test checks them itself
-            unhandled.append(context)
-        handle(loop, context)
-
-    with pytest.MonkeyPatch.context() as patch:  # the test's own monkeypatch would outlive the test's fixtures
-        patch.setattr(asyncio.BaseEventLoop, "call_exception_handler", seen)
+def alone_in_its_process() -> Iterator[None]:
+    with nothing_outside():
         yield
-    assert not unhandled, f"the event loop had exceptions that nobody handles: {unhandled}"

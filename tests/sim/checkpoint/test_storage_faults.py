@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +36,7 @@ from minflinkd.taskmanager.child import protocol as sp
 from minflinkd.taskmanager.child.process import SessionProcess
 from minflinkd_local import LocalStorage
 from tests.unit.checkpoint.builders import A1, B1, JOB, TASKS
+from tests.waiting import until
 
 FILES = 12  # state files in each snapshot
 WRITES = ("create", "create_exclusive", "rename", "copy")
@@ -156,12 +157,6 @@ async def running(base: Path, *, seen_to_work: bool = True, **options: Any) -> A
             yield world
         await world.owner.aclose()
         await world.storages.aclose()
-
-
-async def until(condition: Callable[[], bool], timeout: float = 20.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def test_a_storage_that_fails_every_third_write_costs_checkpoints_and_nothing_else(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from structlog.testing import capture_logs
 
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import TaskState
-from tests.sim.jobmaster.world import BOOM, TM, TM2, graph, new_master, running, until
+from tests.sim.jobmaster.world import BOOM, TM, TM2, graph, new_master, running
 from tests.untimed_storage import untimed_storages
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
 

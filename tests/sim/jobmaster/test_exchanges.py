@@ -12,7 +12,8 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import job_master
 from minflinkd.runtime.ids import VertexId
-from tests.sim.jobmaster.world import JOB, TM, TM2, graph, running, until
+from tests.sim.jobmaster.world import JOB, TM, TM2, graph, running
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
 

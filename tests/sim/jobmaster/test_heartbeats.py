@@ -12,7 +12,8 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import RESOURCE_MANAGER, task_manager
 from minflinkd.runtime.ids import AttemptId, TaskId
-from tests.sim.jobmaster.world import TM, TM2, World, graph, running, until
+from tests.sim.jobmaster.world import TM, TM2, World, graph, running
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
 STRAY = AttemptId("2" * 32)

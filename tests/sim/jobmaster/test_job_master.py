@@ -13,8 +13,9 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import RESOURCE_MANAGER, Fenced, job_master
 from minflinkd.runtime.ids import AttemptId, LeaderId, ResourceId
-from tests.sim.jobmaster.world import BOOM, JOB, World, graph, new_master, running, until
+from tests.sim.jobmaster.world import BOOM, JOB, World, graph, new_master, running
 from tests.untimed_storage import untimed_storages
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
 

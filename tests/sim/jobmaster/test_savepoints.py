@@ -18,8 +18,9 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.runtime.errors import Conflict, ErrorInfo
 from minflinkd.storage.location import Location
-from tests.sim.jobmaster.world import World, graph, running, until
+from tests.sim.jobmaster.world import World, graph, running
 from tests.untimed_storage import untimed_storages
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
 

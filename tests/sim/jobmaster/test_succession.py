@@ -17,8 +17,9 @@ from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
 from minflinkd.storage.publication import SinkTransaction
 from tests.sim.jobmaster.successors import succeeded
-from tests.sim.jobmaster.world import BOOM, JOB, TM, World, graph, running, until
+from tests.sim.jobmaster.world import BOOM, JOB, TM, World, graph, running
 from tests.unit.checkpoint.builders import completed, snapshot
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
 

@@ -15,8 +15,9 @@ from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import job_master
 from minflinkd.storage.location import Location
 from tests.sim.jobmaster.successors import Heard, succeeded
-from tests.sim.jobmaster.world import BOOM, JOB, TM, TM2, World, graph, running, until
+from tests.sim.jobmaster.world import BOOM, JOB, TM, TM2, World, graph, running
 from tests.untimed_storage import untimed_storages
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from minflinkd.runtime.ids import (
 from minflinkd.runtime.units import Duration
 from minflinkd.storage.registry import Storages
 from tests.untimed_storage import untimed_storages
+from tests.waiting import until
 
 JOB, TM, TM2 = JobId("1" * 32), ResourceId("tm-1"), ResourceId("tm-2")
 BOOM = ErrorInfo(code="user-code", message="boom", consequence=Consequence.RETRYABLE)
@@ -281,9 +282,3 @@ async def running(
             yield world
         await world.wire.aclose()
     await storages.aclose()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(300):
-        while not condition():  # noqa: ASYNC110 - in virtual time this waits for nothing
-            await asyncio.sleep(0.01)

@@ -21,7 +21,7 @@ def settled(world: World) -> bool:
 
 def ready(world: World, number: int) -> bool:
     tms = world.launcher.living.values()
-    return len(tms) == number and all(tm.session is SessionPhase.READY for tm in tms)
+    return len(tms) == number and all(tm.phase is SessionPhase.READY for tm in tms)
 
 
 async def test_a_job_is_served_from_the_standby_at_once_and_the_standby_is_replaced() -> None:

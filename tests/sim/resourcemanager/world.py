@@ -24,10 +24,11 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AllocationId, IdSource, JobId, LeaderId, ResourceId
 from minflinkd.runtime.supervision import TaskOwner
-from minflinkd.taskmanager.slots.core import Exit, TaskManagerCore, TaskManagerOptions
-from minflinkd.taskmanager.slots.core_driver import OwnCommand, TaskManagerDriver
+from minflinkd.taskmanager.slots.core import Exit, TaskManagerOptions
+from minflinkd.taskmanager.slots.core_driver import OwnCommand
 from minflinkd.taskmanager.slots.state import SlotOptions
-from minflinkd.taskmanager.slots.table import SlotTable
+from tests.task_manager import BareTaskManager
+from tests.waiting import WaitedInVain, until
 
 SLOTS = 4
 SILENT = 5.0  # in seconds
@@ -44,56 +45,31 @@ async def asked(network: FaultyNetwork, target: str, request: m.Request[R], fenc
         return None
 
 
-class TaskManager:
-    """A TaskManager's core, without any tasks."""
+class TaskManager(BareTaskManager):
+    """One of this world. Its session takes a while to start, and it has no tasks."""
 
     def __init__(self, world: World, resource_id: ResourceId) -> None:
-        address = task_manager(resource_id)
-        self.resource_id = resource_id
-        self.session = m.SessionPhase.STARTING
-        hello = m.RegisterTaskManager(
-            address=address,
-            pid=1,
-            hardware=m.Hardware(cpu_cores=1, memory_bytes=1),
-            log_directory="",
-            report=m.TaskManagerReport(resource_id=resource_id, slots=(), session=self.session),
-        )
-        options = TaskManagerOptions(SlotOptions(hold_timeout=HOLD))
-        self.core = TaskManagerCore(hello, slots=SLOTS, options=options, now=clock.monotonic())
         self._world = world
-        self._tasks = TaskOwner(resource_id)
-        self._driver = TaskManagerDriver(
-            self.core,
-            address=address,
-            network=world.wire.party(address),
-            clock=clock,
-            carry_out=self._carry_out,
+        super().__init__(
+            resource_id,
+            world.wire.party(task_manager(resource_id)),
+            slots=SLOTS,
+            session=m.SessionPhase.STARTING,
+            options=TaskManagerOptions(SlotOptions(hold_timeout=HOLD)),
         )
 
-    @property
-    def table(self) -> SlotTable:
-        return self.core.slots.table
-
-    def _carry_out(self, command: OwnCommand) -> None:
+    def commanded_to(self, command: OwnCommand) -> None:
         if isinstance(command, Exit):
             self._world.launcher.end(self.resource_id, command.reason)
 
     async def start(self) -> None:
-        await self._driver.start()
-        self._tasks.job("session", self.new_session())
-
-    async def aclose(self) -> None:
-        await self._driver.aclose()
-        await self._tasks.aclose()
+        await super().start()
+        self.tasks.job("session", self.new_session())
 
     async def new_session(self) -> None:
-        self._enter(m.SessionPhase.STARTING)
+        self.enter(m.SessionPhase.STARTING)
         await asyncio.sleep(self._world.rng.uniform(1, 8))
-        self._enter(m.SessionPhase.READY)
-
-    def _enter(self, phase: m.SessionPhase) -> None:
-        self.session = phase
-        self._driver.inform(lambda now: self.core.session_changed(phase, 1, aged=False, now=now))
+        self.enter(m.SessionPhase.READY)
 
 
 class Launcher:
@@ -317,7 +293,7 @@ class World:
         shown = self.resource_manager.snapshot().resources
         return [
             *(f"{job.job_id} needs {dict(job.pool.needs)}, holds {dict(job.pool.held)}" for job in self.jobs.values()),
-            *(f"{key} {tm.session}: {dict(tm.table.bindings)}" for key, tm in self.launcher.living.items()),
+            *(f"{key} {tm.phase}: {dict(tm.table.bindings)}" for key, tm in self.launcher.living.items()),
             *(f"{key} seen as {tm.state} {tm.slots}" for key, tm in shown.task_managers.items()),
             *self.wire.journal[-50:],
         ]
@@ -325,8 +301,9 @@ class World:
     async def within(self, seconds: float, condition: Callable[[], bool]) -> float:
         """Wait for the condition. Return how many seconds it took."""
         began = clock.monotonic()
-        while not condition():
-            if clock.monotonic() - began > seconds:
-                raise AssertionError(f"not within {seconds} s\n" + "\n".join(self.story()))
-            await asyncio.sleep(0.1)
+        try:
+            await until(condition, timeout=seconds, pause=0.1, patience=1.0)
+        except WaitedInVain as error:
+            error.add_note("\n".join(self.story()))
+            raise
         return clock.monotonic() - began

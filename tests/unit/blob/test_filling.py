@@ -16,6 +16,7 @@ import pytest
 from minflinkd.blob.errors import BlobTooLarge
 from minflinkd.blob.filling import MOST_WAITING, fill, filling
 from minflinkd.blob.incoming import SMALL, Incoming
+from tests.waiting import until
 
 PIECE = 64 * 1024
 
@@ -162,7 +163,6 @@ async def test_many_fill_at_once_with_few_threads(tmp_path: Path, threads: Threa
             (tmp_path / str(n)).mkdir()
             blobs.append(incoming_of(tmp_path / str(n), data, threads))
             group.create_task(fill(blobs[-1], waits_in_the_middle(), threads=threads))
-        while any(blob.size < 600_000 for blob in blobs):  # noqa: ASYNC110 - a file's growth has no event
-            await asyncio.sleep(0.005)
+        await until(lambda: all(blob.size >= 600_000 for blob in blobs))
         held.set()
     assert [blob.place().read_bytes() == data for blob in blobs] == [True] * 10

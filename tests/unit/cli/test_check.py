@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -71,28 +68,6 @@ def test_a_file_that_is_no_yaml_is_a_fault(job: Path) -> None:
     job.write_text("name: [")
     shown = check(job, "--no-spark")
     assert (shown.exit_code, "this is not YAML" in shown.stderr) == (1, True)
-
-
-def test_without_java_the_job_is_not_said_to_be_sound(job: Path, tmp_path: Path) -> None:
-    """Half a check could pass for a whole one.
-
-    Faults in the file are shown nevertheless, and nothing is left behind.
-    """
-    job.write_text(JOB.replace("[clicks]", "[click]"))
-    (tmp_path / "empty").mkdir()
-    environ = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
-    done = subprocess.run(
-        [sys.executable, "-m", "minflinkd", "check", str(job)],
-        env={**environ, "PATH": str(tmp_path / "empty"), "TMPDIR": str(tmp_path / "empty")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == ExitCode.DAEMON_FAILED
-    assert f"{job}:7: vertices.out.inputs[0]: " in done.stderr
-    assert "The job could not be checked: [no-java] no Java was found" in done.stderr
-    assert list((tmp_path / "empty").iterdir()) == []
 
 
 def test_with_json_a_job_that_could_not_be_checked_is_an_error_as_json(job: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -174,16 +173,13 @@ class Cluster:
         jobs = await self.network.ask(DISPATCHER, j.ListJobs(), timeout=5)
         return {job.job_id: job.status for job in jobs}
 
+    async def lists(self, expected: dict[JobId, j.JobStatus]) -> bool:
+        return await self.list() == expected
+
     def files(self) -> list[str]:
         """Return everything in the storage. Other code may be writing there meanwhile."""
         found = [Path(directory) / name for directory, _, names in os.walk(self.directory) for name in names]
         return sorted(str(path.relative_to(self.directory)) for path in found)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is awaited happens in threads
-            await asyncio.sleep(0.002)
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.runtime.ids import JobId
-from tests.unit.dispatcher.conftest import DOCUMENT, Cluster, until
+from tests.unit.dispatcher.conftest import DOCUMENT, Cluster
+from tests.waiting import until
 
 JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
 CODE = BlobKey.new(BlobKind.PERMANENT, "c" * 64)

@@ -20,7 +20,8 @@ from minflinkd.rpc.network import DISPATCHER
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import StorageCorrupt, StorageUnavailable
-from tests.unit.dispatcher.conftest import DOCUMENT, Cluster, until
+from tests.unit.dispatcher.conftest import DOCUMENT, Cluster
+from tests.waiting import until
 
 JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
 
@@ -220,7 +221,7 @@ async def test_stored_jobs_go_on_with_the_next_daemon(cluster: Cluster) -> None:
         await cluster.submit(OTHER)
         submitted = (await cluster.job(JOB)).start_ms
     async with cluster.serving():
-        assert await cluster.list() == {JOB: JobStatus.CREATED, OTHER: JobStatus.CREATED}
+        await until(lambda: cluster.lists({JOB: JobStatus.CREATED, OTHER: JobStatus.CREATED}))
         assert (await cluster.job(JOB)).start_ms == submitted
     assert cluster.blobs.deleted == []
 
@@ -235,7 +236,7 @@ async def test_a_record_that_cannot_be_read_does_not_stop_the_others(cluster: Cl
     record.write_bytes(damage)
     with capture_logs() as logs:
         async with cluster.serving():
-            assert await cluster.list() == {JOB: JobStatus.INITIALIZING, OTHER: JobStatus.CREATED}
+            await until(lambda: cluster.lists({JOB: JobStatus.INITIALIZING, OTHER: JobStatus.CREATED}))
             assert str(record) in (await cluster.job(JOB)).failures[0].error.message
             assert (await cluster.submit(JOB)).faults == ()
             with pytest.raises(RemoteError, match="cannot be read"):
@@ -296,7 +297,7 @@ async def test_a_dirty_result_is_cleaned_up_by_the_next_daemon(cluster: Cluster)
     cluster.blobs.failures = 1
     with capture_logs():
         async with cluster.serving():
-            assert await cluster.list() == {JOB: JobStatus.CREATED}
+            await until(lambda: cluster.lists({JOB: JobStatus.CREATED}))
             await until(lambda: cluster.blobs.deleted == [JOB])
             await until(lambda: not leftover.exists())
             await _settled(cluster)

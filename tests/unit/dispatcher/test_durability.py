@@ -21,8 +21,9 @@ from minflinkd.runtime.ids import JobId
 from minflinkd.storage.faulty import FaultyStorage
 from minflinkd.storage.interface import StorageUnavailable
 from minflinkd_local import LocalStorage
-from tests.unit.dispatcher.conftest import Cluster, until
+from tests.unit.dispatcher.conftest import Cluster
 from tests.unit.dispatcher.dying_storage import DyingStorage
+from tests.waiting import until
 
 JOB = JobId("1" * 32)
 
@@ -55,8 +56,7 @@ class Client:
             await asyncio.sleep(0)
         while while_() and not self.cancelled:
             self.cancelled = await self._cancel()
-        while while_() and not _is_over(self.cluster):  # noqa: ASYNC110 - it happens in threads
-            await asyncio.sleep(0.002)
+        await until(lambda: not while_() or _is_over(self.cluster))
 
     async def _cancel(self) -> bool:
         self.tried_to_cancel = True

@@ -25,7 +25,7 @@ from minflinkd.runtime.crash_points import CrashPoint
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import JobId, TaskId
 from minflinkd.storage.interface import StorageUnavailable
-from tests.unit.dispatcher.conftest import Cluster, until
+from tests.unit.dispatcher.conftest import Cluster
 from tests.unit.dispatcher.versions_world import (
     BOOM,
     COUNT,
@@ -40,6 +40,7 @@ from tests.unit.dispatcher.versions_world import (
     runs,
     seen,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("impatient")
 

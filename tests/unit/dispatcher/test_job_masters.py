@@ -19,7 +19,8 @@ from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import JobId, LeaderId
 from minflinkd.storage.interface import StorageCorrupt, StorageError, StorageUnavailable
 from minflinkd.storage.location import Location
-from tests.unit.dispatcher.conftest import Cluster, until
+from tests.unit.dispatcher.conftest import Cluster
+from tests.waiting import until
 
 JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
 BUG = ValueError("slot 3 is held twice")
@@ -85,7 +86,7 @@ async def test_a_crashed_job_master_is_followed_by_a_later_leader_and_nobody_els
         earlier, later = leaders(cluster, JOB)
         assert (earlier, later > earlier) == (first.leader_id, True)
         assert leaders(cluster, OTHER) == [other.leader_id]
-        assert await cluster.list() == {JOB: JobStatus.CREATED, OTHER: JobStatus.CREATED}
+        await until(lambda: cluster.lists({JOB: JobStatus.CREATED, OTHER: JobStatus.CREATED}))
         assert (cluster.ended, cluster.freed, cluster.blobs.deleted) == ([], [], [])
 
 
@@ -109,7 +110,7 @@ async def test_a_job_whose_master_keeps_crashing_is_listed_with_the_error_and_ca
     with capture_logs():
         async with cluster.serving():
             await cluster.submit(OTHER)
-            assert await cluster.list() == {JOB: JobStatus.INITIALIZING, OTHER: JobStatus.CREATED}
+            await until(lambda: cluster.lists({JOB: JobStatus.INITIALIZING, OTHER: JobStatus.CREATED}))
             (failure,) = (await cluster.job(JOB)).failures
             assert (failure.error.code, str(BUG) in failure.error.message) == ("jobmaster-down", True)
             await cluster.cancel(JOB)
@@ -142,9 +143,11 @@ async def test_a_job_master_waits_for_what_its_predecessor_has_begun_in_the_stor
             await begun.wait()
             first.crash(BUG)
             await cluster.submit(OTHER)
-            async with asyncio.timeout(10):
-                while "an earlier request" not in (await cluster.job(JOB)).failures[0].error.message:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+
+            async def waits() -> bool:
+                return "an earlier request" in (await cluster.job(JOB)).failures[0].error.message
+
+            await until(waits)
             assert [master.job_id for master in masters] == [JOB, OTHER]
             go.set()
             await until(lambda: len(masters) == 3)
@@ -195,7 +198,7 @@ async def test_a_job_that_cannot_be_shown_does_not_hide_the_others(
 
         monkeypatch.setattr(masters[0], "details", broken)
         with capture_logs():
-            assert await cluster.list() == {JOB: JobStatus.INITIALIZING, OTHER: JobStatus.CREATED}
+            await until(lambda: cluster.lists({JOB: JobStatus.INITIALIZING, OTHER: JobStatus.CREATED}))
 
 
 # --- jobs that do not come up ------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.messages import Library
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import JobId
-from tests.unit.dispatcher.conftest import DOCUMENT, Cluster, until
+from tests.unit.dispatcher.conftest import DOCUMENT, Cluster
+from tests.waiting import until
 
 JOB = JobId("a" * 32)
 

@@ -9,11 +9,11 @@ import pytest
 from minflinkd.dispatcher.operations import KEPT, Operations
 from minflinkd.runtime.errors import Conflict, NotFound
 from minflinkd.runtime.supervision import TaskOwner
+from tests.waiting import until
 
 
 async def ended(tasks: TaskOwner) -> None:
-    while len(tasks):  # noqa: ASYNC110 - a few turns of the loop
-        await asyncio.sleep(0)
+    await until(lambda: len(tasks) == 0)
 
 
 async def test_an_operation_is_under_way_then_done_and_a_repeated_trigger_begins_nothing() -> None:

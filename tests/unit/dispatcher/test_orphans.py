@@ -15,7 +15,8 @@ from minflinkd.rpc.network import DISPATCHER
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import JobId
 from tests.unit.checkpoint.builders import A1, name
-from tests.unit.dispatcher.conftest import Cluster, until
+from tests.unit.dispatcher.conftest import Cluster
+from tests.waiting import until
 
 RUNNING, ENDED, UNREADABLE = (JobId("0" * 31 + digit) for digit in "123")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from minflinkd.rpc.network import DISPATCHER
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import StorageUnavailable
 from tests.unit.dispatcher.conftest import Cluster
+from tests.waiting import until
 
 JOB = JobId("1" * 32)
 
@@ -65,9 +65,11 @@ async def test_a_job_is_recovered_once_its_storage_is_back(cluster: Cluster, mon
     """No other daemon has to be started (R27)."""
     async with recovering(cluster, monkeypatch) as outage:
         outage.over = True
-        async with asyncio.timeout(10):
-            while await cluster.list() != {JOB: JobStatus.CREATED}:  # noqa: ASYNC110 - retried by the dispatcher
-                await asyncio.sleep(0.01)
+
+        async def recovered() -> bool:
+            return await cluster.list() == {JOB: JobStatus.CREATED}
+
+        await until(recovered)
         assert [f.error.code for f in (await cluster.job(JOB)).failures] == ["jobmaster-down"]  # kept as history
     assert cluster.blobs.deleted == []
 

@@ -24,8 +24,9 @@ from minflinkd.storage.interface import StorageUnavailable
 from minflinkd_local import LocalStorage
 from tests.unit.checkpoint.builders import A1, name
 from tests.unit.checkpoint.stored_checkpoints import StoredCheckpoints
-from tests.unit.dispatcher.conftest import DOCUMENT, Cluster, until
+from tests.unit.dispatcher.conftest import DOCUMENT, Cluster
 from tests.unit.dispatcher.dying_storage import DyingStorage
+from tests.waiting import until
 
 JOB = JobId("1" * 32)
 SHARED = name(3, A1)  # written for an earlier checkpoint; 4 and 5 refer to it

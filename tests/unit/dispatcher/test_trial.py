@@ -13,7 +13,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobDetails, JobStatus, RestartState
 from minflinkd.rpc.network import DISPATCHER
 from minflinkd.runtime.errors import RemoteError
-from tests.unit.dispatcher.conftest import Cluster, until
+from tests.unit.dispatcher.conftest import Cluster
 from tests.unit.dispatcher.versions_world import (
     BOOM,
     FINDS_NONE,
@@ -27,6 +27,7 @@ from tests.unit.dispatcher.versions_world import (
     runs,
     seen,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("impatient")
 

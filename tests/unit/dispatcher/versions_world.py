@@ -22,6 +22,7 @@ from minflinkd.runtime.crash_points import CrashPoint
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId
 from tests.unit.dispatcher.conftest import DOCUMENT, Cluster
+from tests.waiting import until
 
 JOB, RUNNER = JobId("1" * 32), ResourceId("tm-2")
 BOOM = ErrorInfo(code="user-code", message="boom", consequence=Consequence.RETRYABLE)
@@ -209,10 +210,10 @@ async def restart(cluster: Cluster, version: str, **options: Any) -> j.RestartAn
 
 
 async def seen(cluster: Cluster, condition: Callable[[j.JobDetails], T | None]) -> T:
-    async with asyncio.timeout(10):
-        while not (found := condition(await cluster.job(JOB))):  # noqa: ASYNC110 - the dispatcher has to be asked
-            await asyncio.sleep(0.002)
-        return found
+    async def found() -> T | None:
+        return condition(await cluster.job(JOB))
+
+    return await until(found, pause=0.002)
 
 
 def runs(runner: Runner, version: str) -> Callable[[j.JobDetails], bool]:

@@ -19,6 +19,7 @@ from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId, VertexId
 from minflinkd.storage.interface import StorageCorrupt, StorageUnavailable
 from minflinkd.storage.publication import SinkTransaction, StagedFile, StagedToken, final_name, staged_directory
 from minflinkd.storage.registry import Storages
+from tests.waiting import until
 
 JOB, ATTEMPT = JobId("1" * 32), AttemptId("2" * 32)
 
@@ -122,8 +123,7 @@ async def test_a_slow_preparation_of_an_older_round_is_over_before_the_next_begi
     monkeypatch.setattr("minflinkd.jobmaster.sinks.discard_staged", discard)
     sinks = JobSinks(Storages(), job_id=JOB, graph=graph(tmp_path))
     rounds = [asyncio.create_task(sinks.prepare(None)) for _ in range(2)]
-    while not order:  # noqa: ASYNC110 - wait until the first round is in it
-        await asyncio.sleep(0)
+    await until(lambda: order, "the first round is in it")
     await asyncio.sleep(0)
     go.set()
     await asyncio.gather(*rounds)

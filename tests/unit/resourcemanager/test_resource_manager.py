@@ -1,10 +1,10 @@
-"""The ResourceManager over a real network, in virtual time. TaskManagers are mailboxes."""
+"""The ResourceManager over a real network, in virtual time. TaskManagers are their cores."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,9 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AllocationId, IdSource, JobId, LeaderId, ResourceId
+from minflinkd.taskmanager.slots.core import Exit
+from tests.task_manager import BareTaskManager
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
 JOB = JobId("1" * 32)
@@ -28,71 +31,17 @@ LEADER = LeaderId("leader")
 A, B = AllocationId("a"), AllocationId("b")
 
 
-class FakeTaskManager:
-    """Registers, answers AllocateSlots, and sends a heartbeat when the test says so."""
-
-    def __init__(self, network: LocalNetwork, resource_id: ResourceId) -> None:
-        self.network = network
-        self.resource_id = resource_id
-        self.slots: list[tuple[JobId, AllocationId] | None] = [None, None]
-        self.asked: list[m.AllocateSlots] = []
-        self.version = 0
-        self.registered: m.Registered | None = None
-        self.mailbox = Mailbox(task_manager(resource_id), admits=self._admits)
-        self.mailbox.on(m.AllocateSlots, self._allocate)
-        self.mailbox.on(m.ExitTaskManager, self._exit)
-        network.attach(self.mailbox)
-
-    def _admits(self, message: m.Message, fence: LeaderId | None) -> bool:
-        return self.registered is not None and fence == self.registered.leader_id
-
-    async def _allocate(self, request: m.AllocateSlots) -> m.SlotAnswer:
-        self.asked.append(request)
-        for slot in request.slots:
-            self.slots[slot] = (request.job_id, request.allocation_id)
-        self.version += 1
-        return m.SlotAnswer(allocated=True, report=self.report())
-
-    async def _exit(self, request: m.ExitTaskManager) -> m.Done:
-        return m.Done()
-
-    def report(self) -> m.TaskManagerReport:
-        held = [
-            m.SlotStatus(index=i, job_id=h[0], allocation_id=h[1]) if h else m.SlotStatus(index=i)
-            for i, h in enumerate(self.slots)
-        ]
-        return m.TaskManagerReport(
-            resource_id=self.resource_id, slots=tuple(held), session=m.SessionPhase.READY, version=self.version
-        )
-
-    async def register(self) -> m.Registered:
-        hello = m.RegisterTaskManager(
-            address=self.mailbox.address,
-            pid=1,
-            hardware=m.Hardware(cpu_cores=2, memory_bytes=1),
-            log_directory="log",
-            report=self.report(),
-        )
-        self.registered = await self.network.ask(RESOURCE_MANAGER, hello, timeout=1)
-        return self.registered
-
-    async def beat(self) -> None:
-        assert self.registered is not None
-        beat = m.HeartbeatFromTaskManager(instance_id=self.registered.instance_id, report=self.report())
-        await self.network.ask(RESOURCE_MANAGER, beat, timeout=1, fence=self.registered.leader_id)
-
-
 @dataclass
 class FakeLauncher:
     network: LocalNetwork
-    task_managers: dict[ResourceId, FakeTaskManager] = field(default_factory=dict)
+    task_managers: dict[ResourceId, BareTaskManager] = field(default_factory=dict)
     stopped: list[tuple[ResourceId, bool]] = field(default_factory=list)
     failing: str = ""
 
     async def start(self, resource_id: ResourceId) -> None:
         if self.failing:
             raise MinflinkError(self.failing)
-        self.task_managers[resource_id] = FakeTaskManager(self.network, resource_id)
+        self.task_managers[resource_id] = BareTaskManager(resource_id, self.network, slots=2)
 
     async def stop(self, resource_id: ResourceId, *, kill: bool = False) -> None:
         self.stopped.append((resource_id, kill))
@@ -100,7 +49,9 @@ class FakeLauncher:
     async def adopt(self) -> tuple[()]:
         return ()
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        for tm in self.task_managers.values():
+            await tm.aclose()
 
 
 @dataclass
@@ -121,15 +72,14 @@ class Cluster:
         )
         return await self.network.ask(RESOURCE_MANAGER, declaration, timeout=1)
 
-    async def task_manager(self, number: int = 0) -> FakeTaskManager:
+    async def task_manager(self, number: int = 0) -> BareTaskManager:
+        """Wait until the launcher has started the process of a TaskManager. It registers with its own `start`."""
         await until(lambda: len(self.launcher.task_managers) > number)
         return list(self.launcher.task_managers.values())[number]
 
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - in virtual time this waits for nothing
-            await asyncio.sleep(0.05)
+    async def registered(self, tm: BareTaskManager) -> m.Registered:
+        await tm.start()
+        return await until(lambda: tm.registered)
 
 
 @asynccontextmanager
@@ -153,6 +103,7 @@ async def running() -> AsyncIterator[Cluster]:
     network.attach(mailbox)
     async with manager:
         yield cluster
+    await launcher.aclose()
     await network.aclose()
 
 
@@ -161,10 +112,12 @@ async def test_a_need_starts_a_taskmanager_and_is_served_by_it_once_it_registers
     async with running() as cluster:
         assert "waiting for 1 TaskManager " in (await cluster.needs(a=1)).waiting[A]
         tm = await cluster.task_manager()
-        registered = await tm.register()
+        registered = await cluster.registered(tm)
         assert registered.leader_id == cluster.manager.leader_id
-        await until(lambda: tm.slots[0] == (JOB, A))
-        assert (tm.asked[-1].job_master, tm.asked[-1].job_leader_id) == (job_master(JOB), LEADER)
+        await until(lambda: tm.table.bindings)
+        assert set(tm.table.bindings) == {A}
+        job = tm.core.slots.jobs[JOB]
+        assert (job.address, job.leader) == (job_master(JOB), LEADER)
         overview = await cluster.network.ask(RESOURCE_MANAGER, m.GetResourceOverview(), timeout=1)
         assert (overview.task_managers, overview.slots_total, overview.slots_free, overview.pending_needs) == (
             1,
@@ -181,14 +134,16 @@ async def test_an_exit_seen_by_the_launcher_is_told_to_the_job_and_replaced_at_o
     async with running() as cluster:
         await cluster.needs(a=1)
         tm = await cluster.task_manager()
-        await tm.register()
-        await until(lambda: tm.slots[0] is not None)
+        registered = await cluster.registered(tm)
+        await until(lambda: tm.table.bindings)
         await cluster.needs(version=2, held=(A,))
+        await tm.aclose()
         cluster.manager.task_manager_exited(tm.resource_id, "killed by SIGKILL")
         await cluster.task_manager(1)
         assert cluster.lost == [m.TaskManagerLost(resource_id=tm.resource_id, reason="killed by SIGKILL")]
+        late = m.HeartbeatFromTaskManager(instance_id=registered.instance_id, report=tm.core.report())
         with pytest.raises(RemoteError) as refused:
-            await tm.beat()
+            await cluster.network.ask(RESOURCE_MANAGER, late, timeout=1, fence=registered.leader_id)
         assert refused.value.info().code == "unknown-task-manager"
 
 
@@ -197,15 +152,16 @@ async def test_a_silent_taskmanager_is_killed_and_may_register_again() -> None:
     async with running() as cluster:
         await cluster.needs(a=1)
         tm = await cluster.task_manager()
-        first = await tm.register()
+        first = await cluster.registered(tm)
         for _ in range(7):
             await asyncio.sleep(1)
-            await tm.beat()
             await cluster.needs(version=2, held=(A,))
         assert cluster.launcher.stopped == []
+        await tm.aclose()
         await until(lambda: cluster.launcher.stopped)
         assert cluster.launcher.stopped == [(tm.resource_id, True)]
-        assert (await tm.register()).instance_id != first.instance_id
+        async with BareTaskManager(tm.resource_id, cluster.network, slots=2) as again:
+            assert (await until(lambda: again.registered)).instance_id != first.instance_id
 
 
 async def test_a_request_that_fails_in_no_foreseen_way_is_repeated() -> None:
@@ -221,9 +177,10 @@ async def test_a_request_that_fails_in_no_foreseen_way_is_repeated() -> None:
             return await ask(target, request, **more)
 
         cluster.network.ask = failing  # type: ignore[method-assign]
-        await tm.register()
+        await tm.start()
         async with asyncio.timeout(RESERVATION_TIMEOUT / 2):
-            await until(lambda: tm.slots[0] == (JOB, A))
+            await until(lambda: A in tm.table.bindings)
+        assert failures == []
 
 
 async def test_a_crashed_resourcemanager_decides_nothing_any_more() -> None:
@@ -293,7 +250,7 @@ async def test_a_session_is_found_after_a_taskmanager_was_started_for_it() -> No
 
         assert await find() == m.SessionFound(waiting="waiting for 1 TaskManager to become ready")
         tm = await cluster.task_manager()
-        await tm.register()
+        await cluster.registered(tm)
         assert await find() == m.SessionFound(address=task_manager(tm.resource_id))
 
 
@@ -311,9 +268,9 @@ async def test_who_waits_is_refused_with_the_reason_when_starts_keep_failing() -
 async def test_an_idle_taskmanager_is_asked_to_exit_and_stopped() -> None:
     """R6."""
     async with running() as cluster:
-        tm = FakeTaskManager(cluster.network, ResourceId("tm-by-hand"))
-        await tm.register()
-        await until(lambda: cluster.launcher.stopped)
-        assert cluster.launcher.stopped == [(tm.resource_id, False)]
+        async with BareTaskManager(ResourceId("tm-by-hand"), cluster.network, slots=2) as tm:
+            await until(lambda: cluster.launcher.stopped)
+            assert cluster.launcher.stopped == [(tm.resource_id, False)]
+            assert [type(command) for command in tm.commanded] == [Exit]
         with pytest.raises(RemoteError, match="was told to exit"):
-            await tm.register()
+            await cluster.network.ask(RESOURCE_MANAGER, tm.hello, timeout=1)

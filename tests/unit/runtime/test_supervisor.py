@@ -13,6 +13,7 @@ from minflinkd.runtime import supervisor
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.supervisor import Supervisor
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
 
@@ -253,8 +254,7 @@ async def test_a_component_gives_way_to_the_next_without_a_pause_and_without_a_f
         began = asyncio.get_running_loop().time()
         one.succeed()
         one.succeed()
-        while one.current in (first, None):  # noqa: ASYNC110 - in virtual time this waits for nothing
-            await asyncio.sleep(0.001)
+        await until(lambda: one.current not in (first, None))
         assert asyncio.get_running_loop().time() - began < supervisor.FIRST_PAUSE
         assert (first.closed, len(workshop.made), downs) == (True, 2, [])
         assert workshop.made[1].started_at >= 0
@@ -266,6 +266,5 @@ async def test_a_successor_that_does_not_start_is_tried_again() -> None:
     with capture_logs():
         async with supervised(workshop) as one:
             one.succeed()
-            while len(workshop.made) < 3 or one.current is None:  # noqa: ASYNC110 - in virtual time
-                await asyncio.sleep(0.01)
+            await until(lambda: len(workshop.made) >= 3 and one.current is not None)
             assert one.current is workshop.made[2]

@@ -11,6 +11,7 @@ from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Tell, Unknown
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AllocationId, AttemptId, InstanceId, JobId, LeaderId, ResourceId, TaskId, VertexId
 from minflinkd.taskmanager.slots.core import TaskManagerCore, TaskManagerOptions
+from minflinkd.taskmanager.slots.events import EndTasks, StartTask
 from minflinkd.taskmanager.slots.table import SlotState
 
 TM = ResourceId("tm-1")
@@ -179,3 +180,19 @@ class CoreWorld:
         assert self.rm(allocate(key, *slots, job=job, jm=jm)).allocated
         self.accept(*self.offered())
         assert self.state(key) is SlotState.ACTIVE
+
+
+S = SlotState
+
+
+def ends(world: CoreWorld) -> list[tuple[str, ...]]:
+    return [command.attempts for command in world.take(EndTasks)]
+
+
+def running(*, jm: int = 1) -> CoreWorld:
+    """Return a world in which attempt 0 runs on allocation A."""
+    world = CoreWorld()
+    world.active(A, 0, 1, jm=jm)
+    world.jm(deploy(A, jm=jm), jm)
+    assert [c.deployment.attempt_id for c in world.take(StartTask)] == [attempt(0)]
+    return world

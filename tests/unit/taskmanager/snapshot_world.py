@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from minflinkd.taskmanager.attempts.snapshotting import Snapshots
 from minflinkd.taskmanager.child import protocol as sp
 from minflinkd.taskmanager.child.process import SessionProcess
 from minflinkd_local import LocalStorage
+from tests.waiting import until
 
 JOB, ATTEMPT, TASK = JobId("1" * 32), AttemptId("2" * 32), TaskId("a")
 OTHER_ATTEMPT, OTHER_TASK = AttemptId("3" * 32), TaskId("b")
@@ -180,14 +181,6 @@ def space_of(snapshots: Iterable[TaskSnapshot]) -> SpaceUse:
         handles.update(file.handle for file in snapshot.files)
         sizes.update(snapshot.file_sizes)
     return space_use(file_uses(handles, sizes))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager

@@ -14,16 +14,17 @@ from structlog.testing import capture_logs
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.faulty import FaultyWire
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, Network, Unreachable
-from minflinkd.runtime.clock import SystemClock
+from minflinkd.rpc.network import RESOURCE_MANAGER, Mailbox, Network, Unreachable, task_manager
 from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import Conflict
 from minflinkd.runtime.ids import InstanceId, LeaderId, ResourceId
-from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
-from minflinkd.taskmanager.slots.core_driver import OwnCommand, TaskManagerDriver
+from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerOptions
+from minflinkd.taskmanager.slots.core_driver import OwnCommand
+from tests.task_manager import BareTaskManager
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
-REPORT = m.TaskManagerReport(resource_id=ResourceId("tm-1"), slots=(), session=m.SessionPhase.READY)
+TM = ResourceId("tm-1")
 
 
 class UnknownTaskManager(Conflict):
@@ -59,61 +60,37 @@ class FakeResourceManager:
         self.reports.append(notice.report)
 
 
-class Registering(TaskManagerDriver):
+class Registering(BareTaskManager):
     """The first `broken` requests fail before they are sent."""
 
     def __init__(self, network: Network, *, give_up_after: float = 0.0, broken: int = 0) -> None:
         self.broken = broken
         self.helpless = False
-        hello = m.RegisterTaskManager(
-            address="taskmanager/tm-1",
-            pid=1,
-            hardware=m.Hardware(cpu_cores=1, memory_bytes=1),
-            log_directory="log",
-            report=REPORT,
-        )
-        self.exits: list[Exit] = []
         self.logs: list[Any] = []
-        self.core = TaskManagerCore(
-            hello,
-            slots=0,
-            options=TaskManagerOptions(registration_timeout=give_up_after),
-            now=SystemClock().monotonic(),
-        )
-        super().__init__(
-            self.core,
-            address=Address(hello.address),
-            network=network,
-            clock=SystemClock(),
-            carry_out=self.carry_out,
-            complete=self.complete,
-        )
+        options = TaskManagerOptions(registration_timeout=give_up_after)
+        super().__init__(TM, network, slots=0, session=m.SessionPhase.STARTING, options=options)
 
     @property
     def leader(self) -> LeaderId | None:
-        registered = self.core.registration.registered
-        return registered.leader_id if registered is not None else None
+        return self.registered.leader_id if self.registered is not None else None
 
-    def carry_out(self, command: OwnCommand) -> None:
+    @property
+    def exits(self) -> list[Exit]:
+        return [command for command in self.commanded if isinstance(command, Exit)]
+
+    def commanded_to(self, command: OwnCommand) -> None:
         if isinstance(command, RenewSession):
-            self.session(m.SessionPhase.STARTING)
+            self.enter(m.SessionPhase.STARTING)
             return
-        assert isinstance(command, Exit)
         if self.helpless:
             raise OSError("too many open files")
-        self.exits.append(command)
+        super().commanded_to(command)
 
     def complete(self, request: m.Request[Any]) -> m.Request[Any]:
         if self.broken:
             self.broken -= 1
             raise OSError("too many open files")
         return request
-
-    def ready(self) -> None:
-        self.session(m.SessionPhase.READY)
-
-    def session(self, phase: m.SessionPhase) -> None:
-        self.inform(lambda now: self.core.session_changed(phase, 1, aged=False, now=now))
 
 
 @asynccontextmanager
@@ -124,13 +101,11 @@ async def registering(network: Network, *, give_up_after: float = 0.0, broken: i
             yield registration
 
 
-async def until(condition: Callable[[], object]) -> float:
-    """Wait for the condition and return how many seconds it took."""
+async def took(condition: Callable[[], object]) -> float:
+    """Wait for the condition. Return how many seconds of virtual time it took."""
     clock = asyncio.get_running_loop().time
     began = clock()
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 - in virtual time this waits for nothing
-            await asyncio.sleep(0.01)
+    await until(condition)
     return clock() - began
 
 
@@ -141,7 +116,7 @@ async def test_it_registers_beats_and_tells_at_once_what_falls_free() -> None:
     async with registering(network) as registration:
         await until(lambda: rm.beats == 3)
         assert (rm.registrations, registration.leader) == (1, "one")
-        registration.ready()
+        registration.enter(m.SessionPhase.READY)
         await until(lambda: [r.session for r in rm.reports] == [m.SessionPhase.READY])
 
 
@@ -151,11 +126,11 @@ async def test_a_report_does_not_overtake_the_one_before_it() -> None:
     rm = FakeResourceManager(network)
     async with registering(network) as registration:
         await until(lambda: rm.beats)
-        registration.ready()
+        registration.enter(m.SessionPhase.READY)
         await until(lambda: rm.reports)
         rm.reports.clear()
         renew = m.RenewSession(reason="it has aged")
-        await network.ask(Address("taskmanager/tm-1"), renew, timeout=1.0, fence=registration.leader)
+        await network.ask(task_manager(TM), renew, timeout=1.0, fence=registration.leader)
         await until(lambda: len(rm.reports) == 2)
         first, second = (report.version for report in rm.reports)
         assert first < second
@@ -168,7 +143,7 @@ async def test_a_resource_manager_that_forgot_it_is_told_again() -> None:
     async with registering(network):
         await until(lambda: rm.beats)
         rm.known = False
-        assert await until(lambda: rm.registrations == 2) < 1.5
+        assert await took(lambda: rm.registrations == 2) < 1.5
 
 
 async def test_it_follows_a_new_leader() -> None:
@@ -178,7 +153,7 @@ async def test_it_follows_a_new_leader() -> None:
     async with registering(network) as registration:
         await until(lambda: first.beats)
         second = FakeResourceManager(network, "two")
-        assert await until(lambda: registration.leader == "two") < 1.5
+        assert await took(lambda: registration.leader == "two") < 1.5
         assert (second.registrations, network.fenced) == (1, {"HeartbeatFromTaskManager": 1})
 
 
@@ -189,7 +164,7 @@ async def test_two_failing_connections_in_a_row_end_a_registration() -> None:
     async with registering(network) as registration:
         await until(lambda: rm.beats)
         network.detach(rm.mailbox)
-        assert 1.0 < await until(lambda: registration.leader is None) < 2.5
+        assert 1.0 < await took(lambda: registration.leader is None) < 2.5
         network.attach(rm.mailbox)
         await until(lambda: rm.registrations == 2)
 
@@ -201,7 +176,7 @@ async def test_silence_ends_a_registration_after_the_heartbeats_timeout() -> Non
     async with registering(wire.party("tm")) as registration:
         await until(lambda: rm.beats)
         wire.faults.drop = 1.0
-        assert 4.0 < await until(lambda: registration.leader is None) < 9.0
+        assert 4.0 < await took(lambda: registration.leader is None) < 9.0
         wire.faults.drop = 0.0
         await until(lambda: rm.registrations == 2)
     await wire.aclose()
@@ -210,7 +185,7 @@ async def test_silence_ends_a_registration_after_the_heartbeats_timeout() -> Non
 async def test_it_gives_up_after_the_registration_timeout() -> None:
     """Otherwise a TaskManager that nobody needs would stay for good (R15)."""
     async with registering(LocalNetwork(), give_up_after=30.0) as registration:
-        assert 30.0 <= await until(lambda: registration.exits) < 33.0
+        assert 30.0 <= await took(lambda: registration.exits) < 33.0
         (given_up,) = registration.exits
         assert given_up.failed
         assert "no ResourceManager took the registration" in given_up.reason
@@ -224,14 +199,14 @@ async def test_it_never_gives_up_where_no_timeout_is_set() -> None:
         await asyncio.sleep(3_000)
         assert registration.exits == []
         FakeResourceManager(network)
-        assert await until(lambda: registration.leader) < 2.5
+        assert await took(lambda: registration.leader) < 2.5
 
 
 async def test_a_request_that_fails_on_its_way_has_an_outcome_too() -> None:
     """Whatever goes wrong while it is sent, the registration goes on (m4)."""
     rm = FakeResourceManager(network := LocalNetwork())
     async with registering(network, broken=2) as registration:
-        assert await until(lambda: rm.beats) < 2.0
+        assert await took(lambda: rm.beats) < 2.0
         assert rm.registrations == 1
         registration.broken = 1
         await until(lambda: not registration.broken)
@@ -248,9 +223,9 @@ async def test_a_core_that_fails_in_deciding_takes_no_message_any_more() -> None
         with pytest.raises(Crashed):
             registration.decide(lambda now: 1 / 0)
         with pytest.raises(Crashed):
-            registration.ready()
+            registration.enter(m.SessionPhase.READY)
         with pytest.raises(Unreachable):
-            await network.ask(Address("taskmanager/tm-1"), m.ExitTaskManager(reason="test"), timeout=1.0)
+            await network.ask(task_manager(TM), m.ExitTaskManager(reason="test"), timeout=1.0)
 
 
 async def test_a_core_whose_command_fails_takes_no_message_any_more() -> None:
@@ -262,6 +237,6 @@ async def test_a_core_whose_command_fails_takes_no_message_any_more() -> None:
         registration.helpless = True
         with pytest.raises(Unreachable, match="too many open files"):
             await network.ask(
-                Address("taskmanager/tm-1"), m.ExitTaskManager(reason="test"), timeout=1.0, fence=registration.leader
+                task_manager(TM), m.ExitTaskManager(reason="test"), timeout=1.0, fence=registration.leader
             )
         assert registration.crashed.is_set()

@@ -30,8 +30,8 @@ from tests.unit.taskmanager.snapshot_world import (
     running,
     space_of,
     state,
-    until,
 )
+from tests.waiting import until
 
 
 async def test_tasks_on_one_taskmanager_share_the_file_of_a_checkpoint(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from minflinkd.taskmanager.attempts.attempt import Attempt
 from minflinkd.taskmanager.attempts.deployment import Deployer
 from minflinkd.taskmanager.attempts.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.child import protocol as sp
-from tests.unit.taskmanager.snapshot_world import JOB, TASK, running, state, until
+from tests.unit.taskmanager.snapshot_world import JOB, TASK, running, state
+from tests.waiting import until
 
 
 async def test_what_a_confirmed_checkpoint_holds_is_not_uploaded_again(tmp_path: Path) -> None:

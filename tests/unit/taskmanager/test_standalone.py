@@ -10,11 +10,10 @@ import pytest
 import structlog
 
 from minflinkd.config import Config, load_config
-from minflinkd.runtime import homes
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.taskmanager import standalone
 from minflinkd.taskmanager.settings import InvalidSettings, TaskManagerSettings, check_memory, read_secret
-from minflinkd.taskmanager.standalone import LOCK, ResourceIdTaken, serve, standalone_settings
+from minflinkd.taskmanager.standalone import LOCK, ResourceIdTaken, standalone_settings
 
 TM, OTHER = ResourceId("tm-one"), ResourceId("tm-other")
 
@@ -94,15 +93,6 @@ def test_a_secret_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match=r"secret cannot be read.*No such file") as refused:
         read_secret(tmp_path / "cluster.secret")
     assert "security.secret-file" in refused.value.hint
-
-
-async def test_without_the_secret_nothing_is_left_behind(tmp_path: Path) -> None:
-    """A start without the secret is refused before the TaskManager uses the network (R7)."""
-    made, settings = settings_in(tmp_path)
-    with pytest.raises(InvalidSettings, match="secret"):
-        await serve(made, environ={}, resource_id=TM)
-    home = Path(settings.working_directory)
-    assert [entry.name for entry in home.iterdir()] == [homes.LOGS]
 
 
 def test_an_id_is_taken_while_its_taskmanager_lives(tmp_path: Path) -> None:

@@ -1,0 +1,203 @@
+"""The core of a TaskManager and its JobMasters: heartbeats, silence, and the next leader (R10 - R15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.network import Fenced
+from minflinkd.taskmanager.slots import machine as slot_machine
+from minflinkd.taskmanager.slots.core import SlotNotBound
+from minflinkd.taskmanager.slots.events import StartTask, Tick
+from minflinkd.taskmanager.slots.state import Slots
+from tests.unit.taskmanager.core_world import (
+    JOB,
+    LOST,
+    OTHER,
+    A,
+    B,
+    C,
+    CoreWorld,
+    S,
+    allocate,
+    attempt,
+    deploy,
+    ends,
+    leader,
+    registered,
+    running,
+)
+
+# --- heartbeats of JobMasters ------------------------------------------------------------------------------------
+
+
+def test_slots_that_the_job_master_does_not_know_are_freed_unless_they_are_too_young() -> None:
+    """The heartbeat may have been sent before the offer was answered (R10)."""
+    world = running()
+    world.active(B, 2)
+    for _ in range(10):
+        world.beat(B)
+        world.wait(1.0)
+    assert (world.state(A), ends(world)) == (S.ACTIVE, [])
+    world.wait(0.5)
+    assert world.beat(B).allocations == (B,)
+    assert (world.state(A), world.state(B), ends(world)) == (S.RELEASING, S.ACTIVE, [(attempt(0),)])
+
+
+def test_tasks_of_a_silent_job_master_end_and_its_slots_fall_free_after_the_hold() -> None:
+    """The tasks end at the heartbeat timeout, and the slots are held for the next JobMaster for a while (R13, R15)."""
+    world = running()
+    world.wait(4.9)
+    assert ends(world) == []
+    world.wait(0.2)
+    assert (ends(world), world.state(A)) == ([(attempt(0),)], S.HELD)
+    world.ended(0)
+    assert (world.state(A), world.is_asking(m.OfferSlots)) == (S.HELD, False)
+    world.wait(29.0)
+    assert world.state(A) is S.HELD
+    world.wait(1.0)
+    assert world.state(A) is S.FREE
+
+
+def test_slots_whose_tasks_do_not_end_are_not_free_after_the_hold() -> None:
+    """Slots are not free while a task may still run on them (R13)."""
+    world = running()
+    world.wait(60.0)
+    assert world.state(A) is S.RELEASING
+    world.ended(0)
+    assert world.state(A) is S.FREE
+
+
+def test_a_silence_is_noticed_at_the_time_that_it_was_said_to_end() -> None:
+    """The deadline counts, whatever the clock shows. Otherwise the timer would be due again and again (R13)."""
+    world = running()
+    for tenths in range(100):
+        world.now += 0.1 + tenths / 7
+        world.beat(A)
+        due = world.core.slots.jobs[JOB].heard + world.core.slots.options.heartbeat_timeout
+        assert ticked(world.core.slots, due).jobs[JOB].silent
+
+
+def ticked(slots: Slots, now: float) -> Slots:
+    return slot_machine.step(slots, Tick(), now)[0]
+
+
+def test_a_silent_job_master_that_comes_back_has_its_slots_again() -> None:
+    """The JobMaster says that it has the slots, and they may carry tasks once the earlier tasks have ended (R15)."""
+    world = running()
+    world.wait(6.0)
+    assert world.beat(A).allocations == (A,)
+    assert world.state(A) is S.HELD
+    with pytest.raises(SlotNotBound, match="HELD"):
+        world.jm(deploy(A, 1))
+    world.ended(0)
+    assert world.offered() == (A,)
+    world.accept(A)
+    world.jm(deploy(A, 2))
+    assert world.state(A) is S.ACTIVE
+
+
+# --- a new JobMaster ---------------------------------------------------------------------------------------------
+
+
+def learn_by_notice(world: CoreWorld) -> None:
+    world.rm(m.JobMasterChanged(job_id=JOB, leader_id=leader(2)))
+
+
+def learn_by_heartbeat_answer(world: CoreWorld) -> None:
+    while not world.is_asking(m.HeartbeatFromTaskManager):
+        world.now += 0.1
+        world.core.tick(world.now)
+        world.ended()
+    beat = world.ask_of(m.HeartbeatFromTaskManager)
+    world.answer(beat, m.HeartbeatAnswer(job_masters={OTHER: leader(9), JOB: leader(2)}))
+
+
+def learn_by_registration(world: CoreWorld) -> None:
+    world.wait(4.0)
+    world.beat(A)
+    world.wait(4.0, rm=False)
+    world.beat(A)
+    while not world.is_asking(m.RegisterTaskManager):
+        world.wait(1.0, rm=False)
+        world.beat(A)
+    world.answer(world.ask_of(m.RegisterTaskManager), registered(2, job_masters={JOB: leader(2)}))
+
+
+def learn_by_allocation(world: CoreWorld) -> None:
+    assert world.rm(allocate(C, 3, jm=2)).allocated
+
+
+def learn_by_any_message(world: CoreWorld) -> None:
+    world.jm(m.TriggerCheckpoint(job_id=JOB, attempt_id=attempt(0), checkpoint_id=1, epoch=1), 2)
+
+
+@pytest.mark.parametrize(
+    "learn",
+    [
+        learn_by_notice,
+        learn_by_heartbeat_answer,
+        learn_by_registration,
+        learn_by_allocation,
+        learn_by_any_message,
+    ],
+)
+def test_however_it_learns_of_a_new_job_master_it_ends_the_old_ones_tasks_and_offers_it_their_slots(
+    learn: Callable[[CoreWorld], None],
+) -> None:
+    """R13."""
+    world = running()
+    world.rm(allocate(B, 2))
+    stale = world.ask_of(m.OfferSlots)
+    learn(world)
+    assert ends(world) == [(attempt(0),)]
+    assert (world.state(A), world.state(B)) == (S.HELD, S.HELD)
+    world.answer(stale, m.OffersAccepted(accepted=(A, B)))
+    assert (world.state(A), world.state(B)) == (S.HELD, S.HELD)
+    world.ended(0)
+    offer = world.ask_of(m.OfferSlots)
+    assert (offer.fence, set(world.offered()) >= {A, B}) == (leader(2), True)
+    world.accept(A)
+    assert (world.state(A), world.state(B)) == (S.ACTIVE, S.FREE)
+    world.jm(deploy(A, jm=2), 2)
+    assert len(world.take(StartTask)) == 1
+
+
+def test_slots_without_tasks_are_offered_to_a_new_job_master_at_once_and_wait_for_it() -> None:
+    """The slots wait for the hold time, even if the new JobMaster does not answer (R13)."""
+    world = CoreWorld()
+    world.active(A, 0)
+    learn_by_notice(world)
+    for _ in range(29):
+        assert world.state(A) is S.ALLOCATED
+        if world.is_asking(m.OfferSlots):
+            world.outcome(world.ask_of(m.OfferSlots), LOST)
+        world.wait(1.0)
+    world.wait(1.5)
+    assert world.state(A) is S.FREE
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        deploy(A, 1),
+        m.HeartbeatFromJobMaster(job_id=JOB, leader_id=leader(1), allocations=()),
+        m.FreeSlots(job_id=JOB, allocations=(A,), job_ended=True),
+        m.CancelTask(job_id=JOB, attempt_id=attempt(0)),
+        m.TriggerCheckpoint(job_id=JOB, attempt_id=attempt(0), checkpoint_id=1, epoch=1),
+        m.NotifyCheckpointComplete(job_id=JOB, attempt_id=attempt(0), checkpoint_id=1),
+        m.NotifyCheckpointAborted(job_id=JOB, attempt_id=attempt(0), checkpoint_id=1),
+    ],
+)
+def test_an_earlier_job_master_changes_nothing(message: m.Message) -> None:
+    """Messages of an earlier JobMaster are fenced (R1)."""
+    world = running(jm=2)
+    before = world.core.slots
+    with pytest.raises(Fenced):
+        world.jm(message, 1)
+    assert world.core.slots == before
+    assert not world.rm(allocate(B, 3, jm=1)).allocated
+    world.rm(m.JobMasterChanged(job_id=JOB, leader_id=leader(1)))
+    assert world.core.slots == before
