@@ -1,4 +1,4 @@
-"""What holds for all tests: cheap ones run first, random walks repeat exactly unless told to explore, real servers."""
+"""What holds for all tests: their order, random walks repeat exactly unless told to explore, real servers."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ settings.register_profile("repeatable", UNTIMED, derandomize=True)
 settings.register_profile("exploring", UNTIMED, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
-CHEAP_FIRST = ("unit", "sim", "component", "servers", "storage", "spark", "e2e", "shapes", "faults")
+ORDER = ("unit", "sim", "component", "servers", "storage", "shapes", "faults", "e2e", "spark")
 FOLDER = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests by cost, so that a run that fails says so soon.
+    """Sort the tests: first what needs no Spark, so that a run that fails says so soon.
 
-    A folder that is not named runs before the first tests that need Spark.
+    Of the others the longest come first. Two processes share them, and neither is left alone with a long one at the
+    end. A folder that is not named runs before the first tests that need Spark.
     """
 
-    def cost(item: pytest.Item) -> int:
+    def place(item: pytest.Item) -> int:
         folder = item.path.relative_to(FOLDER).parts[0] if item.path.is_relative_to(FOLDER) else ""
-        return CHEAP_FIRST.index(folder if folder in CHEAP_FIRST else "storage")
+        return ORDER.index(folder if folder in ORDER else "storage")
 
-    items.sort(key=cost)
+    items.sort(key=place)
 
 
 @pytest.fixture
