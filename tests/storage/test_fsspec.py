@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import fsspec
+import psutil
 import pytest
 
 from minflinkd.storage.conformance import ServerLossConformance, StorageConformance, names, read, write
@@ -18,6 +20,7 @@ from minflinkd.storage.options import CommonOptions
 from minflinkd.storage.proving import StorageUnfit
 from minflinkd.storage.registry import Storages
 from minflinkd.storage.temporary import TEMPORARY
+from tests.cluster import until
 from tests.servers.fixtures import running
 from tests.servers.sftp import Sftp, SftpWithFullDisk, SftpWithoutLinks
 
@@ -164,6 +167,28 @@ async def test_what_the_server_could_not_store_does_not_appear(tmp_path: Path, s
         assert await read(storage, f"{prefix}/x") == b"1"
         assert not hidden(server.files)
         await storage.aclose()
+
+
+async def test_a_connection_that_hangs_is_closed_and_the_next_try_has_a_new_one(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    """So the thread that waited for it ends, too."""
+    async with running(Sftp, tmp_path / "sftp") as server:
+        stack.enter_context(server.credentials())
+        storages = Storages({"sftp.writable": "true", "sftp.request-timeout": "4"})
+        place = storages.at(f"{server.uri}/x")
+        await place.write_bytes(b"1")
+        hanging = psutil.Process(server.pid).children(recursive=True)
+        for process in hanging:
+            process.suspend()
+        assert await place.read_bytes() == b"1"
+        assert storages.statistics()["sftp"]["open_read"].retries + storages.statistics()["sftp"]["stat"].retries == 1
+
+        async def ended() -> bool:
+            return not [thread for thread in threading.enumerate() if thread.name == "fsspec sftp"]
+
+        await until("no thread waits for an answer", ended)
+        await storages.aclose()
 
 
 async def test_a_long_object_that_was_replaced_is_never_read_in_two_halves(tmp_path: Path) -> None:
