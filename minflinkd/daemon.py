@@ -116,18 +116,22 @@ class Daemon(Component):
             heartbeat_timeout=config.heartbeat.timeout,
             on_disconnect=self._task_manager_disconnected,
         )
+        ha_store = self._storages.at(self._blob_store)
+        await self._storages.require_writable(ha_store)
         self.blobs = BlobServer(
             options=blob_options(config, state),
             token=access_token(secret),
             clock=self._clock,
             leads=lambda: self._leadership.held,
-            ha_store=self._storages.at(self._blob_store),
+            ha_store=ha_store,
         )
         self.offloading = OffloadingNetwork(
             self._network, DaemonExchange(self.blobs), minsize=config.blob.offload_minsize
         )
         options = dispatcher_options(config, state, epoch)
-        require_fit(self._storages.at(options.checkpoint_root))
+        checkpoints = self._storages.at(options.checkpoint_root)
+        require_fit(checkpoints)
+        await self._storages.require_writable(checkpoints)
         self.launcher = self._new_launcher()
         self.resource_managers = Supervisor("ResourceManager", self._new_resource_manager, clock=self._clock)
         self.dispatcher = Dispatcher(

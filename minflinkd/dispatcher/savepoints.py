@@ -16,8 +16,8 @@ from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.supervision import TaskOwner
-from minflinkd.storage.interface import NotSupported
 from minflinkd.storage.location import Location
+from minflinkd.storage.proving import refuse_read_only
 from minflinkd.storage.registry import Storages
 
 _DISPOSAL = "savepoint-disposal"
@@ -63,7 +63,8 @@ class SavepointRequests:
         Raises NotFound, Conflict, JobNotRunning, StorageError.
         """
         master = self._running(request.job_id)
-        directory = self._place(request.directory)
+        directory = self._storages.at(request.directory or self._directory())
+        refuse_read_only(directory)
         checkpoints = self._checkpoints_of(request.job_id)
         if f"{directory.uri.rstrip('/')}/".startswith(f"{checkpoints.uri.rstrip('/')}/"):
             raise Conflict(f"{directory.uri} is deleted with the job", hint="a directory that is not its checkpoints'")
@@ -87,19 +88,14 @@ class SavepointRequests:
     def _work(
         self, master: JobMaster, request: j.TriggerSavepoint, directory: Location
     ) -> Callable[[], Awaitable[str]]:
-        if request.drain:
-            return partial(master.savepoints.drain, directory)
-        return partial(master.savepoints.stop if request.stop else master.savepoints.take, directory)
+        savepoints = master.savepoints
+        take = savepoints.drain if request.drain else savepoints.stop if request.stop else savepoints.take
 
-    def _place(self, wanted: str) -> Location:
-        """Raises UnknownScheme, InvalidPath, NotSupported."""
-        place = self._storages.at(wanted or self._directory())
-        if place.storage.read_only:
-            raise NotSupported(
-                f"{place.uri}: storages of {place.scheme}:// are only read",
-                hint="a storage that `minflinkd plugins` lists",
-            )
-        return place
+        async def work() -> str:
+            await self._storages.require_writable(directory)  # may take a while
+            return await take(directory)
+
+        return work
 
     async def _status(self, request: j.GetSavepoint) -> j.OperationStatus:
         return self._operations.status((request.job_id, request.trigger_id))

@@ -79,7 +79,7 @@ def kind_of(error: BaseException) -> Kind:
         return Kind.NO_PERMISSION
     if status in (408, 425, 429) or status >= 500:
         return Kind.TRANSIENT
-    if not status and (isinstance(error, OSError) or names & _TRANSIENT):
+    if not status and (isinstance(error, OSError | EOFError) or names & _TRANSIENT):
         return Kind.TRANSIENT
     return Kind.OTHER
 

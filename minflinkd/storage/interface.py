@@ -164,6 +164,7 @@ class Storage(ABC):
     options_type: ClassVar[type[msgspec.Struct]] = NoOptions  # the constructor's options, each with a default
     attempts: Attempts = staticmethod(once)
     read_only: bool = False  # everything that writes or deletes raises NotSupported
+    proven: bool = True  # False: what it can do differs by place, so `Storages.require_writable` checks each place
 
     def __init__(self, options: msgspec.Struct | None = None) -> None:
         """`options` is an `options_type`; None: the defaults."""

@@ -24,6 +24,7 @@ class Finding(msgspec.Struct, frozen=True, rename="kebab"):
     declared: bool
     holds: bool
     problem: str = ""  # why it does not hold; empty if it is not declared
+    transient: bool = False  # the storage did not answer, so that nothing is known
 
 
 class _Refuted(Exception):
@@ -31,9 +32,12 @@ class _Refuted(Exception):
 
 
 async def probe(place: Location) -> AsyncIterator[Finding]:
-    """Yield the findings. Works in its own directory below `place`, which it deletes at the end."""
+    """Yield the findings. Works in its own directory below `place`, which it deletes at the end.
+
+    Readers of `place` skip that directory, as they skip every name that begins with _.
+    """
     storage = place.storage
-    directory = place.child(f"minflinkd-probe-{secrets.token_hex(8)}")
+    directory = place.child(f"_minflinkd-probe-{secrets.token_hex(8)}")
     checks: dict[str, Callable[[Location], Awaitable[None]]] = {
         "exclusive-create": _exclusive_create,
         "atomic-rename": _rename,
@@ -66,7 +70,8 @@ async def _find(name: str, declared: bool, check: Callable[[Location], Awaitable
     except _Refuted as refuted:
         return Finding(name, declared, holds=False, problem=str(refuted))
     except MinflinkError as error:
-        return Finding(name, declared, holds=False, problem=str(error))
+        away = isinstance(error, StorageUnavailable)
+        return Finding(name, declared, holds=False, problem=str(error), transient=away)
     return Finding(name, declared, holds=True)
 
 

@@ -12,11 +12,10 @@ import msgspec
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.storage.failures import Failures
-from minflinkd.storage.fsspec_storage import FsspecStorage, missing_package
+from minflinkd.storage.fsspec_storage import FsspecOptions, FsspecStorage, missing_package
 from minflinkd.storage.interface import (
     Capabilities,
     InvalidPath,
-    NoOptions,
     Storage,
     StorageError,
     StorageUnavailable,
@@ -24,6 +23,7 @@ from minflinkd.storage.interface import (
 from minflinkd.storage.location import Location
 from minflinkd.storage.masking import Mask, secrets_of
 from minflinkd.storage.options import CommonOptions, InvalidStorageOption, common, for_scheme, parse
+from minflinkd.storage.proving import Proofs
 from minflinkd.storage.recording import RecordedStorage, StorageStatistics
 from minflinkd.storage.resilient import ResilientStorage
 
@@ -55,6 +55,7 @@ class Storages:
         self._mask = Mask(secrets_of(self._options))
         self._open: dict[str, RecordedStorage | ResilientStorage] = {}
         self._closed = False
+        self._proofs = Proofs()
         self._check_options()
 
     def at(self, uri: str) -> Location:
@@ -64,6 +65,13 @@ class Storages:
         """
         scheme, path = parse_uri(uri)
         return Location(self._storage(scheme), scheme, path)
+
+    async def require_writable(self, place: Location) -> None:
+        """Return if objects can be kept at a place, which is checked there once if its backend does not vouch for it.
+
+        Raises NotSupported if it is only read, StorageUnfit with the check that fails, StorageUnavailable.
+        """
+        await self._proofs.require(place)
 
     def add(self, storage: Storage) -> None:
         """Use this instance for its schemes. Its requests are counted, but have no retries and no time limits."""
@@ -112,7 +120,7 @@ class Storages:
         raise Failures(scheme, self._mask).of(scheme, failure)
 
     def _through_fsspec(self, scheme: str) -> ResilientStorage:
-        """Return a storage that can only be read. Raises UnknownScheme."""
+        """Return a storage that can only be read, unless its options say otherwise. Raises UnknownScheme."""
         missing = None if scheme in _EXTRAS else missing_package(scheme)
         if missing is None:
             known = ", ".join(sorted({*self._plugins, *self._open}))
@@ -121,8 +129,8 @@ class Storages:
         if missing:
             raise UnknownScheme(f"no storage backend for {scheme}://; fsspec can read it with a package", hint=missing)
         every, own = common(for_scheme(self._options, scheme), scheme)
-        parse(NoOptions, own, scheme)
-        return ResilientStorage(FsspecStorage(scheme=scheme), every, self._mask)
+        options = parse(FsspecOptions, own, scheme)
+        return ResilientStorage(FsspecStorage(options, scheme=scheme), every, self._mask)
 
     def _options_of(self, kind: type[Storage]) -> tuple[CommonOptions, msgspec.Struct]:
         name = kind.scheme[0]

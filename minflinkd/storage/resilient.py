@@ -50,6 +50,7 @@ class ResilientStorage(Storage):
         self.scheme = inner.scheme
         self.capabilities = inner.capabilities
         self.read_only = inner.read_only
+        self.proven = inner.proven
         self._failures = Failures(inner.scheme[0], mask or Mask())
         self._requests = Requests(options or CommonOptions(), self._failures, self.inner, inner.lane)
         self.inner.attempts = self._attempt_of_backend

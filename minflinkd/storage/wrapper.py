@@ -13,6 +13,7 @@ class StorageWrapper(Storage):
         self.scheme = inner.scheme
         self.capabilities = inner.capabilities
         self.read_only = inner.read_only
+        self.proven = inner.proven
 
     @property
     def attempts(self) -> Attempts:

@@ -22,6 +22,7 @@ from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.runtime.errors import Consequence
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.listening import PortTaken
+from minflinkd.storage.proving import StorageUnfit
 from minflinkd.taskmanager.settings import read_settings
 from minflinkd.taskmanager.supervisor import TaskManager
 from tests.cluster import free_port, write_job
@@ -63,6 +64,14 @@ async def test_a_daemon_takes_no_port_that_its_options_do_not_allow(tmp_path: Pa
     first = await _rpc_port_of_a_daemon(tmp_path)
     other = first + 1 if first < 65000 else first - 100
     assert await _rpc_port_of_a_daemon(tmp_path, **{"jobmanager.rpc.port": f"{other}-{other + 50}"}) != first
+
+
+@pytest.mark.parametrize("option", ["execution.checkpointing.dir", "high-availability.storageDir"])
+async def test_a_daemon_does_not_start_where_a_check_of_its_storage_fails(tmp_path: Path, option: str) -> None:
+    """The error names the check, in the words of docs/storage.md."""
+    daemon = _daemon(tmp_path, **{option: "memory://minflinkd", "storage.memory.writable": "true"})
+    with pytest.raises(StorageUnfit, match=r"memory:.* cannot be written: the check exclusive-create failed"):
+        await daemon.start()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", msgspec.json.encode(MeetingPoint(0, "0.0.1"))])

@@ -1,4 +1,7 @@
-"""A streaming job keeps checkpoints and blobs in each of the five backends, and recovers from there (S1, S5)."""
+"""A streaming job keeps checkpoints and blobs in each of the five backends, and recovers from there (S1, S5).
+
+So it does in a storage without a backend, which is written through fsspec.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from tests.servers.gcs import FakeGcs
 from tests.servers.hdfs import Hdfs
 from tests.servers.process import Server
 from tests.servers.s3 import Moto
+from tests.servers.sftp import Sftp
 from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
@@ -51,11 +55,16 @@ def _az(server: Azurite) -> Backend:
     return Backend(f"az://{server.container}/minflinkd", {"abfs.connection-string": server.connection_string})
 
 
+def _sftp(server: Sftp) -> Backend:
+    return Backend(f"{server.uri}/minflinkd", {"sftp.writable": "true"})
+
+
 SERVERS: Mapping[str, tuple[type[Server], Callable[[Any], Backend]]] = {
     "hdfs": (Hdfs, _hdfs),
     "s3": (Moto, _s3),
     "gs": (FakeGcs, _gs),
     "az": (Azurite, _az),
+    "sftp": (Sftp, _sftp),
 }
 
 
@@ -66,7 +75,8 @@ async def served(name: str, directory: Path) -> AsyncIterator[Backend]:
         return
     kind, backend_of = SERVERS[name]
     async with running(kind, directory) as server:
-        yield backend_of(server)
+        with server.credentials() if isinstance(server, Sftp) else contextlib.nullcontext():
+            yield backend_of(server)
 
 
 OUT = "out"  # below the backend's URI: what the job's sink writes, unless the backend is the local disk
@@ -99,7 +109,10 @@ async def fetch_output(backend: Backend, target: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[] if n == "s3" else [pytest.mark.slow]) for n in ("local", "hdfs", "s3", "gs", "az")],
+    [
+        pytest.param(n, marks=[] if n == "s3" else [pytest.mark.slow])
+        for n in ("local", "hdfs", "s3", "gs", "az", "sftp")
+    ],
 )
 async def test_a_streaming_job_checkpoints_to_the_storage_and_recovers_from_it(
     windows: WindowsJob, truth: list[tuple[Any, ...]], tmp_path: Path, name: str

@@ -21,6 +21,7 @@ from tests.servers.kafka import Tansu
 from tests.servers.postgres import Postgres
 from tests.servers.process import Server
 from tests.servers.s3 import Moto, SeaweedFS
+from tests.servers.sftp import Sftp
 
 S = TypeVar("S", bound=Server)
 
@@ -68,6 +69,12 @@ async def azurite(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Azu
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def hdfs(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hdfs]:
     async with running(Hdfs, tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def sftp(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sftp]:
+    async with running(Sftp, tmp_path_factory.mktemp("sftp")) as server:
         yield server
 
 

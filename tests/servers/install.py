@@ -83,6 +83,10 @@ def postgres() -> None:
         need("psql", "postgresql")
 
 
+def sftp() -> None:
+    need("sshd", "openssh-server")
+
+
 def kafka() -> None:
     """The jars are named one by one, because the registries do not have all of them for every release of Spark."""
     artifacts = (
@@ -141,7 +145,13 @@ def _pom(artifacts: Iterable[str], *, alone: bool) -> str:
 """
 
 
-SERVERS: dict[str, Callable[[], None]] = {"azurite": azurite, "hdfs": hdfs, "postgres": postgres, "kafka": kafka}
+SERVERS: dict[str, Callable[[], None]] = {
+    "azurite": azurite,
+    "hdfs": hdfs,
+    "postgres": postgres,
+    "kafka": kafka,
+    "sftp": sftp,
+}
 
 
 def need(command: str, package: str) -> None:

@@ -20,9 +20,10 @@ from tests.servers.kafka import Tansu
 from tests.servers.postgres import Postgres
 from tests.servers.process import HOST, Server
 from tests.servers.s3 import Moto, SeaweedFS
+from tests.servers.sftp import Sftp
 
 ROOT = Path(__file__).parents[2]
-KINDS = (Moto, SeaweedFS, FakeGcs, Azurite, Postgres, Tansu)
+KINDS = (Moto, SeaweedFS, FakeGcs, Azurite, Postgres, Tansu, Sftp)
 
 
 @pytest.mark.slow
@@ -43,7 +44,7 @@ async def test_a_killed_server_comes_back_in_its_place(kind: type[Server], tmp_p
     assert not psutil.pid_exists(pid)
 
 
-@pytest.mark.parametrize("name", ["moto", "seaweedfs", "fake_gcs", "azurite", "postgres", "kafka"])
+@pytest.mark.parametrize("name", ["moto", "seaweedfs", "fake_gcs", "azurite", "postgres", "kafka", "sftp"])
 def test_a_server_listens_on_loopback_only(request: pytest.FixtureRequest, name: str) -> None:
     process = psutil.Process(request.getfixturevalue(name).pid)
     heard = set[str]()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-_SERVERS = ("test_azure.py", "test_gcs.py", "test_hdfs.py", "test_s3.py")
+_SERVERS = ("test_azure.py", "test_fsspec.py", "test_gcs.py", "test_hdfs.py", "test_s3.py")
 _LONG = (
     "test_a_long_listing_is_whole",  # pages have quick tests of their own
     "test_one_fault_anywhere_changes_no_outcome",

@@ -20,7 +20,10 @@ PATIENCE = 10.0  # seconds for a storage to answer; backends retry on their own
 async def sink_path_faults(
     storages: Storages, job: JobContext, tasks: Iterable[Task], patience: float = PATIENCE
 ) -> tuple[GraphFault, ...]:
-    """Return faults of sinks whose storage is unknown here, refuses, or does not answer. Writes nothing."""
+    """Return faults of sinks whose storage is unknown here, refuses, or does not answer.
+
+    Writes nothing, except where a storage has to be checked first (`Storages.require_writable`).
+    """
     return tuple([fault async for fault in _faults(storages, job, tasks, patience)])
 
 
@@ -39,10 +42,7 @@ async def _faults(
         where, here = f"vertices.{vertex.id}.sink.path", f"{sink.path} cannot be written"
         try:
             place = storages.at(sink.path)
-            if place.storage.read_only:
-                hint = "a storage that `minflinkd plugins` lists"
-                yield GraphFault(path=where, problem=f"{here}: {place.scheme}:// is only read", hint=hint)
-                continue
+            await storages.require_writable(place)  # has a time limit of its own
             async with asyncio.timeout(patience):
                 await anext(place.list(), None)
         except TimeoutError:

@@ -65,6 +65,15 @@ async def test_a_storage_that_fails_is_a_fault_of_the_path(answer: str | Excepti
     assert found.hint
 
 
+async def test_a_place_where_a_check_fails_is_a_fault_that_names_it() -> None:
+    opened = Storages({"memory.writable": "true"})
+    (found,) = await sink_path_faults(opened, JOB, [task("memory://${place}/out")])
+    assert found.path == "vertices.out.sink.path"
+    assert "memory://bucket/out cannot be written: the check exclusive-create failed" in found.problem
+    (found,) = await sink_path_faults(Storages(), JOB, [task("memory://${place}/out")])
+    assert "storages of memory:// are only read" in found.problem
+
+
 async def test_an_unknown_scheme_is_a_fault_of_the_path() -> None:
     """The hint names the package that provides it (J4)."""
     (found,) = await sink_path_faults(storages(), JOB, [task("gopher://bucket/out")])
