@@ -25,6 +25,7 @@ from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.sinks import sink_roots
 from minflinkd.rpc.jobs import HotRestart
 from minflinkd.rpc.jobs import RestartState as State
+from minflinkd.runtime import machine
 from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo
 from minflinkd.runtime.ids import VertexId
 from minflinkd.runtime.machine import InvariantViolated, move, table
@@ -210,43 +211,63 @@ class Command(StrEnum):
     GO_ON = "go-on"  # the version that was to stand down keeps running
 
 
-Step = tuple[Versions, tuple[Command, ...]]
+class Step(machine.Step[Versions, Command]):
+    @property
+    def now_ms(self) -> int:
+        return round(self.now * 1000)
+
+    def end(self, restart: Restart, outcome: State) -> None:
+        """The restart is over."""
+        past = (*self.state.past, record(restart.to(outcome)))[-KEPT:]
+        outcomes = {**self.state.outcomes, outcome.value: self.state.outcomes.get(outcome.value, 0) + 1}
+        self.set(restart=None, past=past, outcomes=outcomes)
+
+    def fail(self, restart: Restart, error: ErrorInfo) -> None:
+        """The restart came to nothing. The current version stays."""
+        self.end(replace(_marked(restart, {"failed": self.now_ms}), error=error), State.FAILED)
+
+    def turn_back(self, restart: Restart, error: ErrorInfo) -> None:
+        """The current version makes way for the one before it."""
+        self.set(restart=replace(_marked(restart, {"failed": self.now_ms}).to(State.TURNING_BACK), error=error))
+        self.commands.append(Command.STAND_DOWN)
 
 
-def step(state: Versions, event: Event, now: float) -> Step:
+def step(state: Versions, event: Event, now: float) -> tuple[Versions, tuple[Command, ...]]:
     """Apply one event. A late event changes nothing. `now`: seconds since 1970, as the record outlives the daemon.
 
     Raises Conflict for a request that cannot be accepted (H9).
     """
-    restart, now_ms = state.restart, round(now * 1000)
+    this = Step(state, now)
+    if isinstance(event, Requested):
+        _requested(this, event)
+    elif state.restart is not None:
+        _react(this, state.restart, event)
+    return this.result()
+
+
+def _react(this: Step, restart: Restart, event: Event) -> None:
+    """Apply an event that is about the restart under way."""
     match event:
-        case Requested():
-            return _requested(state, event, now_ms)
-        case _ if restart is None:
-            return state, ()
         case StoodDown():
-            return _stood_down(state, restart, event, now_ms)
+            _stood_down(this, restart, event)
         case NotStoodDown(error):
-            return _not_stood_down(state, restart, error, now_ms)
+            _not_stood_down(this, restart, error)
         case Running(milestones) if restart.unproven:
-            return replace(state, restart=_passed(restart, {**milestones, "running": now_ms})), ()
+            this.set(restart=_marked(restart, {**milestones, "running": this.now_ms}))
         case Idle() if restart.phase is State.STARTING:
-            return replace(state, restart=restart.to(State.ON_TRIAL)), ()
-        case Proven(latest, milestones) if restart.unproven and latest > state.current.base:
-            restart = _passed(restart, {**milestones, "first_checkpoint": now_ms})
-            return _ended(state, restart, State.COMPLETED), ()
+            this.set(restart=restart.to(State.ON_TRIAL))
+        case Proven(latest, milestones) if restart.unproven and latest > this.state.current.base:
+            this.end(_marked(restart, {**milestones, "first_checkpoint": this.now_ms}), State.COMPLETED)
         case Disproved(error) if restart.unproven:
-            return _turning_back(state, restart, error, now_ms)
+            this.turn_back(restart, error)
         case Overdue(error) if restart.phase is State.STARTING and "running" not in restart.phases:
-            return _turning_back(state, restart, error, now_ms)
+            this.turn_back(restart, error)
         case Recovered(latest, why):
-            return _recovered(state, restart, latest, why, now_ms)
+            _recovered(this, restart, latest, why)
         case Ended(finished) if finished and restart.unproven:
-            return _ended(state, restart, State.COMPLETED), ()
+            this.end(restart, State.COMPLETED)
         case Ended():
-            return _ended(state, replace(restart, error=_JOB_ENDED), State.ABANDONED), ()
-        case _:
-            return state, ()
+            this.end(replace(restart, error=_JOB_ENDED), State.ABANDONED)
 
 
 def refuse_beside_another(state: Versions, *, replaces: bool) -> None:
@@ -259,36 +280,37 @@ def refuse_beside_another(state: Versions, *, replaces: bool) -> None:
         )
 
 
-def _requested(state: Versions, event: Requested, now_ms: int) -> Step:
-    refuse_beside_another(state, replaces=event.replace)
-    before = state.restart
+def _requested(this: Step, event: Requested) -> None:
+    refuse_beside_another(this.state, replaces=event.replace)
+    before = this.state.restart
     restart = Restart(
-        number=state.restarts + 1,
-        requested_ms=now_ms,
+        number=this.state.restarts + 1,
+        requested_ms=this.now_ms,
         target=event.graph,
         allow_non_restored=event.allow_non_restored,
         allow_changed=event.allow_changed,
         final=event.final,
+        old=before.old if before is not None else None,
     )
     if before is not None:
-        state = _ended(state, replace(before, error=_REPLACED), State.REPLACED)
-        restart = replace(restart, old=before.old)
-    sinks = tuple(dict.fromkeys((*state.sinks, *sink_roots(state.current.graph), *sink_roots(event.graph))))
-    state = replace(state, restart=restart, restarts=restart.number, sinks=sinks)
-    if before is None:
-        return state, (Command.TAKE_CHECKPOINT_AND_STAND_DOWN if event.final else Command.STAND_DOWN,)
-    # The current version already stands down, or is unproven and has nothing worth a checkpoint.
-    return state, (Command.STAND_DOWN,) if before.unproven else ()
+        this.end(replace(before, error=_REPLACED), State.REPLACED)
+    if before is None and event.final:
+        this.commands.append(Command.TAKE_CHECKPOINT_AND_STAND_DOWN)
+    elif before is None or before.unproven:  # an unproven version has nothing worth a checkpoint
+        this.commands.append(Command.STAND_DOWN)
+    # Otherwise the current version already stands down.
+    old_sinks, new_sinks = sink_roots(this.state.current.graph), sink_roots(event.graph)
+    sinks = tuple(dict.fromkeys((*this.state.sinks, *old_sinks, *new_sinks)))
+    this.set(restart=restart, restarts=restart.number, sinks=sinks)
 
 
-def _stood_down(state: Versions, restart: Restart, event: StoodDown, now_ms: int) -> Step:
-    latest = event.latest
+def _stood_down(this: Step, restart: Restart, event: StoodDown) -> None:
     if restart.unproven:
-        return state, ()
-    restart = marked(restart, "stopped", now_ms)
-    unproven = restart.old is not None and latest <= state.current.base
+        return
+    latest, current = event.latest, this.state.current
+    restart = _marked(restart, {"stopped": this.now_ms})
+    unproven = restart.old is not None and latest <= current.base
     if restart.phase is State.HANDING_OVER:
-        back = restart.old if unproven else state.current
         target = Version(
             graph=restart.target,
             base=latest,
@@ -296,60 +318,43 @@ def _stood_down(state: Versions, restart: Restart, event: StoodDown, now_ms: int
             allow_non_restored=restart.allow_non_restored,
             allow_changed=restart.allow_changed,
         )
-        restart = replace(restart.to(State.STARTING), old=back, checkpoint_id=latest)
-        return replace(state, current=target, restart=restart), (Command.BRING_UP,)
-    if not unproven:  # its first checkpoint was complete after all
-        return _ended(state, replace(restart, error=None), State.COMPLETED), (Command.BRING_UP,)
-    assert restart.old is not None
-    return _ended(replace(state, current=restart.old), restart, State.ROLLED_BACK), (Command.BRING_UP,)
+        back = restart.old if unproven else current
+        this.set(current=target, restart=replace(restart.to(State.STARTING), old=back, checkpoint_id=latest))
+    elif unproven:
+        assert restart.old is not None
+        this.set(current=restart.old)
+        this.end(restart, State.ROLLED_BACK)
+    else:  # its first checkpoint was complete after all
+        this.end(replace(restart, error=None), State.COMPLETED)
+    this.commands.append(Command.BRING_UP)
 
 
-def _not_stood_down(state: Versions, restart: Restart, error: ErrorInfo, now_ms: int) -> Step:
+def _not_stood_down(this: Step, restart: Restart, error: ErrorInfo) -> None:
     """A version that must be left for good is asked again. One that may stay keeps running."""
     if restart.unproven:
-        return state, ()
+        return
     if restart.old is not None:
-        return state, (Command.STAND_DOWN,)
-    failed = replace(marked(restart, "failed", now_ms), error=error)
-    return _ended(state, failed, State.FAILED), (Command.GO_ON,)
+        this.commands.append(Command.STAND_DOWN)
+    else:
+        this.fail(restart, error)
+        this.commands.append(Command.GO_ON)
 
 
-def _turning_back(state: Versions, restart: Restart, error: ErrorInfo, now_ms: int) -> Step:
-    turning = replace(marked(restart, "failed", now_ms).to(State.TURNING_BACK), error=error)
-    return replace(state, restart=turning), (Command.STAND_DOWN,)
+def _recovered(this: Step, restart: Restart, latest: int, why: ErrorInfo) -> None:
+    proven = restart.old is not None and latest > this.state.current.base
+    if proven and restart.phase is not State.HANDING_OVER:
+        this.end(replace(restart, error=None), State.COMPLETED)
+    elif proven or restart.old is None:
+        this.fail(restart, restart.error or why)
+    elif not restart.unproven:
+        this.turn_back(restart, restart.error or why)
 
 
-def _recovered(state: Versions, restart: Restart, latest: int, why: ErrorInfo, now_ms: int) -> Step:
-    if restart.old is not None and latest > state.current.base:  # the current version is proven
-        if restart.phase is not State.HANDING_OVER:
-            return _ended(state, replace(restart, error=None), State.COMPLETED), ()
-        restart = replace(restart, old=None)
-    if restart.unproven:
-        return state, ()
-    error = restart.error or why
-    if restart.old is not None:
-        return _turning_back(state, restart, error, now_ms)
-    return _ended(state, replace(marked(restart, "failed", now_ms), error=error), State.FAILED), ()
-
-
-def _ended(state: Versions, restart: Restart, outcome: State) -> Versions:
-    outcomes = {**state.outcomes, outcome.value: state.outcomes.get(outcome.value, 0) + 1}
-    past = (*state.past, record(restart.to(outcome)))[-KEPT:]
-    return replace(state, restart=None, past=past, outcomes=outcomes)
-
-
-def marked(restart: Restart, phase: str, now_ms: int) -> Restart:
-    """Record when `phase` was reached. The first time counts."""
-    if phase in restart.phases:
-        return restart
-    seconds = max(0, now_ms - restart.requested_ms) / 1000
-    return replace(restart, phases={**restart.phases, phase: round(seconds, 3)})
-
-
-def _passed(restart: Restart, milestones: Mapping[str, int]) -> Restart:
-    for phase, at_ms in milestones.items():
-        restart = marked(restart, phase, at_ms)
-    return restart
+def _marked(restart: Restart, times: Mapping[str, int]) -> Restart:
+    """Record when these phases were reached, in milliseconds. The first time counts."""
+    fresh = {phase: at_ms for phase, at_ms in times.items() if phase not in restart.phases}
+    seconds = {phase: round(max(0, at_ms - restart.requested_ms) / 1000, 3) for phase, at_ms in fresh.items()}
+    return replace(restart, phases={**restart.phases, **seconds})
 
 
 def durable(state: Versions) -> Versions:

@@ -19,6 +19,7 @@ from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.outlook import needs_answer, session_outlook
 from minflinkd.resourcemanager.provisioning import no_start
 from minflinkd.resourcemanager.state import Resources, check_invariants
+from minflinkd.resourcemanager.step import Setting
 from minflinkd.resourcemanager.task_managers import Presence, TaskManager, TaskManagerState
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.libraries import clash, contains
@@ -82,7 +83,7 @@ class ResourceManagerCore:
         self.blob_store = blob_store
         self._ids = ids
         self._wall_ms = wall_ms
-        self._setting = slot_manager.Setting(options, ids.resource)
+        self._setting = Setting(options, ids.resource)
         self._check = check
         self._machine = Machine[Resources, ev.Event, ev.Command](
             Resources(),
@@ -113,7 +114,7 @@ class ResourceManagerCore:
 
     def reconfigure(self, options: ResourceManagerOptions) -> None:
         """Use other options from now on. The next step acts on them."""
-        self._setting = slot_manager.Setting(options, self._ids.resource)
+        self._setting = Setting(options, self._ids.resource)
 
     # --- rpc.party.Core ------------------------------------------------------------------------------------------
 

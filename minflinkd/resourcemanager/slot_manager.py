@@ -7,15 +7,14 @@ served by slots of one TaskManager. `core` notices the silence of parties and re
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from minflinkd.resourcemanager import events as ev
-from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.placement import covered, least, place, recovering
 from minflinkd.resourcemanager.provisioning import hangs, starts_wanted, surplus, to_renew
 from minflinkd.resourcemanager.reservations import follow, overdue, reserve
 from minflinkd.resourcemanager.state import JobNeeds, Past, Resources, Starts, Wish
+from minflinkd.resourcemanager.step import Setting, Step
 from minflinkd.resourcemanager.task_managers import SlotState, TaskManager, TaskManagerState
 from minflinkd.rpc.messages import (
     AllocateSlots,
@@ -27,9 +26,6 @@ from minflinkd.rpc.messages import (
 )
 from minflinkd.runtime.ids import AllocationId, JobId, LeaderId, ResourceId
 
-Commands = tuple[ev.Command, ...]
-Step = tuple[Resources, Commands]
-
 FIRST_BACKOFF = 0.5  # seconds between failed starts; doubled with each
 LONGEST_BACKOFF = 30.0
 WISH_TIMEOUT = LONGEST_BACKOFF + 10.0  # a wish outlives the pause after a failed start
@@ -38,106 +34,89 @@ REST = 1.0  # seconds in which a TaskManager that refused is not asked again
 RENEWAL_REST = 10.0  # the same for a TaskManager that was asked for a new session
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What decisions depend on besides the state."""
-
-    options: ResourceManagerOptions
-    new_resource_id: Callable[[], ResourceId]
-
-
-def step(setting: Setting, state: Resources, event: ev.Event, now: float) -> Step:
+def step(setting: Setting, state: Resources, event: ev.Event, now: float) -> tuple[Resources, tuple[ev.Command, ...]]:
     """Apply one event. Late events, of forgotten TaskManagers and replaced leaders, change nothing."""
-    state, commands = _react(setting, state, event, now)
-    state, more = _advance(setting, state, now)
-    return state, (*commands, *more)
+    this = Step(setting, state, now)
+    _react(this, event)
+    _advance(this)
+    return this.result()
 
 
-def _react(setting: Setting, state: Resources, event: ev.Event, now: float) -> Step:
+def _react(this: Step, event: ev.Event) -> None:
     match event:
         case ev.TaskManagersFound(resource_ids):
-            return _found(setting, state, resource_ids, now), ()
+            _found(this, resource_ids)
         case ev.TaskManagerRegistered():
-            return _registered(state, event, now)
+            _registered(this, event)
         case ev.Reported(report):
-            return _reported(state, report, now), ()
+            _reported(this, report)
         case ev.TaskManagerFailed(resource_id, reason):
-            return _failed(state, resource_id, reason, now)
+            _failed(this, resource_id, reason)
         case ev.ExitAnswered(resource_id, reason):
-            return state, _asked_to_exit(state, resource_id, reason)
+            _asked_to_exit(this, resource_id, reason)
         case ev.NeedsDeclared(declaration):
-            return _declared(state, declaration, now)
+            _declared(this, declaration)
         case ev.JobMasterGone(job_id, leader_id, for_good):
-            return _job_master_gone(state, job_id, leader_id, for_good), ()
+            _job_master_gone(this, job_id, leader_id, for_good)
         case ev.AllocationAnswered(allocation, allocated, report):
-            return _answered(state, allocation, allocated, report, now), ()
+            _answered(this, allocation, allocated, report)
         case ev.AllocationUnknown(resource_id, allocation):
-            return state, _repeated(state, resource_id, allocation)
+            _repeat(this, resource_id, allocation)
         case ev.SessionWanted(libraries):
-            return _with_wish(state, "session", Wish(0, now + WISH_TIMEOUT, libraries=libraries)), ()
+            this.wish("session", Wish(0, this.now + WISH_TIMEOUT, libraries=libraries))
         case ev.SessionLent(resource_id):
-            return _lent(state, resource_id, now), ()
+            _lent(this, resource_id)
         case ev.Tick():
-            return _timed_out(setting, state, now)
+            _timed_out(this)
 
 
-def _advance(setting: Setting, state: Resources, now: float) -> Step:
-    commands: tuple[ev.Command, ...] = ()
-    if state.open_needs and not recovering(state, now):
-        state, commands = _serve(setting, state, now)
-    starts = []
-    for _ in range(starts_wanted(state, setting.options, now)):
-        resource_id = setting.new_resource_id()
-        state = state.with_task_manager(TaskManager(resource_id, since=now, readiness_since=now, idle_since=now))
-        starts.append(ev.StartTaskManager(resource_id))
-    return state, (*commands, *starts)
+def _advance(this: Step) -> None:
+    if this.state.open_needs and not recovering(this.state, this.now):
+        _serve(this)
+    for _ in range(starts_wanted(this.state, this.options, this.now)):
+        resource_id = this.new_resource_id()
+        this.put(TaskManager(resource_id, since=this.now, readiness_since=this.now, idle_since=this.now))
+        this.commands.append(ev.StartTaskManager(resource_id))
 
 
 # --- slots -----------------------------------------------------------------------------------------------------------
 
 
-def _serve(setting: Setting, state: Resources, now: float) -> Step:
+def _serve(this: Step) -> None:
     """Serve open needs, the oldest job first.
 
     Needs that only let a job grow come last, and get what no waiting job can use now (R20).
     """
-    commands: list[ev.Command] = []
-    nowhere = most_slots(state) + 1
-    later = {job_id: covered(state, job_id, setting.options, now) for job_id in state.open_needs}
-    for job_id, need in sorted(state.unserved(), key=lambda wanted: wanted[1].beside is not None):
+    nowhere = most_slots(this.state) + 1
+    later = {job_id: covered(this.state, job_id, this.options, this.now) for job_id in this.state.open_needs}
+    for job_id, need in sorted(this.state.unserved(), key=lambda wanted: wanted[1].beside is not None):
         if need.allocation_id in later[job_id]:
             continue
-        job = state.jobs[job_id]
+        job = this.state.jobs[job_id]
         shared = need.beside is None and not job.exclusive and not job.libraries
-        placement = place(state, job_id, need, now) if not shared or least(need) < nowhere else None
+        placement = place(this.state, job_id, need, this.now) if not shared or least(need) < nowhere else None
         if placement is not None:
-            state, command = _reserved(setting, state, job_id, need, placement.task_manager, placement.slots, now)
-            commands.append(command)
+            _reserve(this, job_id, need, placement.task_manager, placement.slots)
         elif shared:
             nowhere = min(nowhere, least(need))  # no TaskManager has room for more than that either
-    return state, tuple(commands)
 
 
 def most_slots(state: Resources) -> int:
     return max((shelf.size for shelf in state.shelves), default=0)
 
 
-def _reserved(
-    setting: Setting, state: Resources, job_id: JobId, need: SlotNeed, tm: TaskManager, count: int, now: float
-) -> tuple[Resources, ev.Command]:
-    job, allocation = state.jobs[job_id], need.allocation_id
+def _reserve(this: Step, job_id: JobId, need: SlotNeed, tm: TaskManager, count: int) -> None:
+    job, allocation, now = this.state.jobs[job_id], need.allocation_id, this.now
     tm, chosen = reserve(tm, job_id, allocation, count, now, exclusive=job.exclusive, libraries=job.libraries)
-    state = state.with_task_manager(tm)
+    this.put(tm)
     growth = f"growth of job {job_id}"
-    fresh = min(need.slots, setting.options.slots_per_tm)  # what a newly started TaskManager would provide
+    fresh = min(need.slots, this.options.slots_per_tm)  # what a newly started TaskManager would provide
     if need.beside is not None:
-        state = _without_wish(state, growth)
+        this.drop_wish(growth)
     elif count < fresh:
         # The job begins with what is free. A TaskManager for more is started anyway, once.
-        state = _with_wish(
-            state, growth, Wish(fresh, now + setting.options.start_timeout, job.exclusive, job.libraries)
-        )
-    return state, ev.SendAllocate(tm.resource_id, _request(job_id, job, allocation, chosen))
+        this.wish(growth, Wish(fresh, now + this.options.start_timeout, job.exclusive, job.libraries))
+    this.commands.append(ev.SendAllocate(tm.resource_id, _request(job_id, job, allocation, chosen)))
 
 
 def _request(job_id: JobId, job: JobNeeds, allocation: AllocationId, slots: tuple[int, ...]) -> AllocateSlots:
@@ -152,55 +131,51 @@ def _request(job_id: JobId, job: JobNeeds, allocation: AllocationId, slots: tupl
     )
 
 
-def _answered(
-    state: Resources, allocation: AllocationId, allocated: bool, report: TaskManagerReport, now: float
-) -> Resources:
+def _answered(this: Step, allocation: AllocationId, allocated: bool, report: TaskManagerReport) -> None:
     """The reservation is settled: the report shows the facts. A TaskManager that refused is left alone for a while."""
-    state = _reported(state, report, now, settled=allocation)
-    tm = state.task_managers.get(report.resource_id)
-    if allocated or tm is None:
-        return state
-    return state.with_task_manager(replace(tm, rest_until=now + REST))
+    _reported(this, report, settled=allocation)
+    tm = this.state.task_managers.get(report.resource_id)
+    if tm is not None and not allocated:
+        this.put(replace(tm, rest_until=this.now + REST))
 
 
-def _repeated(state: Resources, resource_id: ResourceId, allocation: AllocationId) -> Commands:
+def _repeat(this: Step, resource_id: ResourceId, allocation: AllocationId) -> None:
     """m7: Repeat it, with the same allocation and slots, while it is wanted and its reservation stands."""
-    tm = state.task_managers.get(resource_id)
+    tm = this.state.task_managers.get(resource_id)
     if tm is None:
-        return ()
+        return
     slots = tuple(i for i in tm.slots_of(allocation) if tm.slots[i].state is SlotState.RESERVED)
     job_id = tm.slots[slots[0]].job_id if slots else None
-    job = state.jobs.get(job_id) if job_id is not None else None
-    if job_id is None or job is None or allocation not in job.needs:
-        return ()
-    return (ev.SendAllocate(resource_id, _request(job_id, job, allocation, slots), again=True),)
+    job = this.state.jobs.get(job_id) if job_id is not None else None
+    if job_id is not None and job is not None and allocation in job.needs:
+        this.commands.append(ev.SendAllocate(resource_id, _request(job_id, job, allocation, slots), again=True))
 
 
 # --- TaskManagers ----------------------------------------------------------------------------------------------------
 
 
-def _found(setting: Setting, state: Resources, resource_ids: tuple[ResourceId, ...], now: float) -> Resources:
+def _found(this: Step, resource_ids: tuple[ResourceId, ...]) -> None:
     """Found TaskManagers count as starting, so no duplicate is started (R7). They do not count as our own starts."""
+    now = this.now
     for resource_id in resource_ids:
-        if resource_id not in state.task_managers:
-            tm = TaskManager(resource_id, since=now, was_ready=True, readiness_since=now, idle_since=now)
-            state = state.with_task_manager(tm)
-    return replace(state, recovering_until=now + setting.options.heartbeat_timeout)
+        if resource_id not in this.state.task_managers:
+            this.put(TaskManager(resource_id, since=now, was_ready=True, readiness_since=now, idle_since=now))
+    this.set(recovering_until=now + this.options.heartbeat_timeout)
 
 
-def _registered(state: Resources, event: ev.TaskManagerRegistered, now: float) -> Step:
+def _registered(this: Step, event: ev.TaskManagerRegistered) -> None:
     """R9: A repetition (the same process) is only a report. Another process replaces the earlier one."""
-    hello = event.hello
+    hello, now = event.hello, this.now
     resource_id = hello.report.resource_id
-    tm = state.task_managers.get(resource_id)
-    commands: Commands = ()
+    tm = this.state.task_managers.get(resource_id)
     if tm is not None and tm.hello is not None:
         if _process(tm.hello) == _process(hello):
-            return (_reported(state, hello.report, now) if tm.registered else state), ()
-        state, commands = _lost(state, tm, "another process registered in its place", now)
+            _reported(this, hello.report)
+            return
+        _lose(this, tm, "another process registered in its place")
         tm = None
     if tm is not None and tm.state is TaskManagerState.STOPPING:
-        return state, ()
+        return
     fresh = tm or TaskManager(resource_id, since=now)
     fresh = replace(
         fresh.to(TaskManagerState.REGISTERED, now),
@@ -210,8 +185,9 @@ def _registered(state: Resources, event: ev.TaskManagerRegistered, now: float) -
         readiness_since=now,
         idle_since=now,
     )
-    state = state.with_task_manager(follow(fresh, hello.report, now))
-    return (_started(state) if fresh.was_ready else state), commands
+    this.put(follow(fresh, hello.report, now))
+    if fresh.was_ready:
+        _started(this)
 
 
 def _process(hello: RegisterTaskManager) -> tuple[object, ...]:
@@ -219,66 +195,64 @@ def _process(hello: RegisterTaskManager) -> tuple[object, ...]:
     return hello.pid, hello.address, hello.nonce
 
 
-def _reported(
-    state: Resources, report: TaskManagerReport, now: float, settled: AllocationId | None = None
-) -> Resources:
-    tm = state.task_managers.get(report.resource_id)
+def _reported(this: Step, report: TaskManagerReport, settled: AllocationId | None = None) -> None:
+    now = this.now
+    tm = this.state.task_managers.get(report.resource_id)
     if tm is None or not tm.registered or tm.report is None:
-        return state
+        return
     if report.version < tm.report.version:
-        return state.with_task_manager(follow(tm, tm.report, now, settled))
+        this.put(follow(tm, tm.report, now, settled))
+        return
     was_ready = tm.ready
     tm = follow(tm, report, now, settled)
     if report.session_steps > tm.steps:
         failed = bool(report.session_error)  # it starts over, perhaps for ever
         tm = replace(tm, steps=report.session_steps, got_on=tm.got_on if failed else now)
-    if tm.ready is was_ready:  # a session that starts over and is lost again makes no progress
-        return state.with_task_manager(tm)
-    tm = replace(tm, was_ready=tm.was_ready or tm.ready, readiness_since=now, idle_since=now, rest_until=0.0)
-    state = state.with_task_manager(tm)
-    return _started(state) if tm.ready else state
+    if tm.ready is not was_ready:  # not if a session starts over and is lost again: that is no progress
+        tm = replace(tm, was_ready=tm.was_ready or tm.ready, readiness_since=now, idle_since=now, rest_until=0.0)
+        if tm.ready:
+            _started(this)
+    this.put(tm)
 
 
-def _started(state: Resources) -> Resources:
+def _started(this: Step) -> None:
     """A start succeeded, so the failures before it no longer count."""
-    return replace(state, starts=Starts()) if state.starts.failed else state
+    if this.state.starts.failed:
+        this.set(starts=Starts())
 
 
-def _failed(state: Resources, resource_id: ResourceId, reason: str, now: float) -> Step:
+def _failed(this: Step, resource_id: ResourceId, reason: str) -> None:
     """The TaskManager is lost: forget it, kill it if it may still run, and tell the jobs with slots there (R11)."""
-    tm = state.task_managers.get(resource_id)
+    tm = this.state.task_managers.get(resource_id)
     if tm is None:
-        return state, ()
-    state, commands = _lost(state, tm, reason, now)
-    if tm.standalone:
-        return state, commands
-    return state, (ev.StopTaskManager(resource_id, reason, kill=True), *commands)
+        return
+    if not tm.standalone:
+        this.commands.append(ev.StopTaskManager(resource_id, reason, kill=True))
+    _lose(this, tm, reason)
 
 
-def _lost(state: Resources, tm: TaskManager, reason: str, now: float) -> Step:
-    resource_id = tm.resource_id
+def _lose(this: Step, tm: TaskManager, reason: str) -> None:
+    resource_id, now = tm.resource_id, this.now
     tm.to(TaskManagerState.GONE, now)
-    state = state.without_task_manager(resource_id)
+    this.state = this.state.without_task_manager(resource_id)
     if tm.state is TaskManagerState.STOPPING:
-        return state, ()
+        return
     if tm.registered:
-        state = replace(state, lost=state.lost + 1)
+        this.set(lost=this.state.lost + 1)
     if not tm.was_ready and not tm.standalone:
-        failed = state.starts.failed + 1
+        failed = this.state.starts.failed + 1
         pause = min(FIRST_BACKOFF * 2 ** min(failed - 1, 10), LONGEST_BACKOFF)
-        state = replace(state, starts=Starts(failed, _why(tm, reason), now + pause))
-    affected = [job_id for job_id in tm.jobs if job_id in state.jobs]
-    if not affected:
-        return state, ()
+        this.set(starts=Starts(failed, _why(tm, reason), now + pause))
+    jobs = this.state.jobs
+    affected = [job_id for job_id in tm.jobs if job_id in jobs]
     # These jobs will need as much again. Make room before they ask, unless they have already noticed.
     for job_id in affected:
-        held = state.jobs[job_id].held
-        lost = sum(slot.allocation_id in held for slot in tm.slots)
-        if lost:
-            wish = Wish(lost, now + WISH_TIMEOUT, state.jobs[job_id].exclusive, state.jobs[job_id].libraries)
-            state = _with_wish(state, f"job {job_id}", wish)
-    masters = tuple((state.jobs[j].address, state.jobs[j].leader_id) for j in affected)
-    return state, (ev.NotifyLost(resource_id, reason, masters),)
+        job = jobs[job_id]
+        if lost := sum(slot.allocation_id in job.held for slot in tm.slots):
+            this.wish(f"job {job_id}", Wish(lost, now + WISH_TIMEOUT, job.exclusive, job.libraries))
+    if affected:
+        masters = tuple((jobs[j].address, jobs[j].leader_id) for j in affected)
+        this.commands.append(ev.NotifyLost(resource_id, reason, masters))
 
 
 def _why(tm: TaskManager, reason: str) -> str:
@@ -287,23 +261,22 @@ def _why(tm: TaskManager, reason: str) -> str:
     return f"{reason}: {said}" if said not in reason else reason
 
 
-def _told_to_exit(state: Resources, tm: TaskManager, reason: str, now: float) -> tuple[Resources, ev.Command]:
-    stopping = replace(tm.to(TaskManagerState.STOPPING, now), slots=())
-    return state.with_task_manager(stopping), ev.SendExit(tm.resource_id, reason)
+def _tell_to_exit(this: Step, tm: TaskManager, reason: str) -> None:
+    this.put(replace(tm.to(TaskManagerState.STOPPING, this.now), slots=()))
+    this.commands.append(ev.SendExit(tm.resource_id, reason))
 
 
-def _asked_to_exit(state: Resources, resource_id: ResourceId, reason: str) -> Commands:
+def _asked_to_exit(this: Step, resource_id: ResourceId, reason: str) -> None:
     """Whatever it answered, the launcher makes sure that it ends. A standalone one is not ours to stop."""
-    tm = state.task_managers.get(resource_id)
-    if tm is None or tm.standalone or tm.state is not TaskManagerState.STOPPING:
-        return ()
-    return (ev.StopTaskManager(resource_id, reason, kill=False),)
+    tm = this.state.task_managers.get(resource_id)
+    if tm is not None and not tm.standalone and tm.state is TaskManagerState.STOPPING:
+        this.commands.append(ev.StopTaskManager(resource_id, reason, kill=False))
 
 
-def _lent(state: Resources, resource_id: ResourceId, now: float) -> Resources:
-    tm = state.task_managers.get(resource_id)
-    state = _without_wish(state, "session")
-    return state.with_task_manager(replace(tm, idle_since=now)) if tm is not None else state
+def _lent(this: Step, resource_id: ResourceId) -> None:
+    this.drop_wish("session")
+    if (tm := this.state.task_managers.get(resource_id)) is not None:
+        this.put(replace(tm, idle_since=this.now))
 
 
 # --- jobs ------------------------------------------------------------------------------------------------------------
@@ -318,65 +291,52 @@ def is_stale(state: Resources, job_id: JobId, leader_id: LeaderId) -> bool:
     return present is not None and leader_id < present
 
 
-def _declared(state: Resources, declaration: DeclareNeeds, now: float) -> Step:
+def _declared(this: Step, declaration: DeclareNeeds) -> None:
     job_id, leader_id = declaration.job_id, declaration.leader_id
-    known = state.jobs.get(job_id)
-    if is_stale(state, job_id, leader_id):
-        return state, ()
+    known = this.state.jobs.get(job_id)
+    if is_stale(this.state, job_id, leader_id):
+        return
     if known is not None and known.leader_id == leader_id:
         if declaration.version < known.declaration.version:
-            return state, ()
+            return
         job = replace(known, declaration=declaration)
     else:
-        number = known.number if known is not None else state.arrivals
-        job = JobNeeds(declaration, since=now, number=number)
-        state = replace(state, arrivals=max(state.arrivals, number + 1))
-    commands: Commands = ()
-    if known is None or known.leader_id != leader_id:
-        holders = {resource_id for held in state.holdings.get(job_id, {}).values() for resource_id in held}
-        if holders:
-            commands = (ev.AnnounceJobMaster(job_id, leader_id, tuple(sorted(holders))),)
+        number = known.number if known is not None else this.state.arrivals
+        job = JobNeeds(declaration, since=this.now, number=number)
+        this.set(arrivals=max(this.state.arrivals, number + 1))
+        if holders := {holder for held in this.state.holdings.get(job_id, {}).values() for holder in held}:
+            this.commands.append(ev.AnnounceJobMaster(job_id, leader_id, tuple(sorted(holders))))
     if declaration.needs:
-        state = _without_wish(state, f"job {job_id}")
-    return state.with_job(job_id, job), commands
+        this.drop_wish(f"job {job_id}")
+    this.state = this.state.with_job(job_id, job)
 
 
-def _job_master_gone(state: Resources, job_id: JobId, leader_id: LeaderId, for_good: bool) -> Resources:
+def _job_master_gone(this: Step, job_id: JobId, leader_id: LeaderId, for_good: bool) -> None:
     """A replaced JobMaster changes nothing. One that has ended is remembered, even if it was not known."""
-    if is_stale(state, job_id, leader_id) or (job_id not in state.jobs and not for_good):
-        return state
-    state = _without_wish(_without_wish(state, f"job {job_id}"), f"growth of job {job_id}")
-    return state.without_job(job_id, Past(leader_id, for_good))
-
-
-def _with_wish(state: Resources, key: str, wish: Wish) -> Resources:
-    return replace(state, wishes={**state.wishes, key: wish})
-
-
-def _without_wish(state: Resources, key: str) -> Resources:
-    return replace(state, wishes={k: w for k, w in state.wishes.items() if k != key}) if key in state.wishes else state
+    if is_stale(this.state, job_id, leader_id) or (job_id not in this.state.jobs and not for_good):
+        return
+    this.drop_wish(f"job {job_id}")
+    this.drop_wish(f"growth of job {job_id}")
+    this.state = this.state.without_job(job_id, Past(leader_id, for_good))
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
-def _timed_out(setting: Setting, state: Resources, now: float) -> Step:
-    commands: list[ev.Command] = []
-    if any(now >= wish.until for wish in state.wishes.values()):
-        state = replace(state, wishes={k: w for k, w in state.wishes.items() if now < w.until})
-    for tm in tuple(state.task_managers.values()):
-        why = hangs(tm, state, setting.options, now)
+def _timed_out(this: Step) -> None:
+    now, wishes = this.now, this.state.wishes
+    if any(now >= wish.until for wish in wishes.values()):
+        this.set(wishes={key: wish for key, wish in wishes.items() if now < wish.until})
+    for tm in tuple(this.state.task_managers.values()):
+        why = hangs(tm, this.state, this.options, now)
         if tm.state is TaskManagerState.STOPPING and now - tm.since >= STOPPING_TIMEOUT:
             why = f"it did not exit within {STOPPING_TIMEOUT:g} s"
         if why is not None:
-            state, more = _failed(state, tm.resource_id, why, now)
-            commands += more
+            _failed(this, tm.resource_id, why)
         elif overdue(tm, now) and tm.report is not None:
-            state = state.with_task_manager(follow(tm, tm.report, now))
-    for tm, why in tuple(surplus(state, setting.options, now)):
-        state, command = _told_to_exit(state, tm, why, now)
-        commands.append(command)
-    for tm in tuple(to_renew(state, setting.options, now)):
-        state = state.with_task_manager(replace(tm, rest_until=now + RENEWAL_REST))
-        commands.append(ev.SendRenew(tm.resource_id, "its session has aged"))
-    return state, tuple(commands)
+            this.put(follow(tm, tm.report, now))
+    for tm, why in tuple(surplus(this.state, this.options, now)):
+        _tell_to_exit(this, tm, why)
+    for tm in tuple(to_renew(this.state, this.options, now)):
+        this.put(replace(tm, rest_until=now + RENEWAL_REST))
+        this.commands.append(ev.SendRenew(tm.resource_id, "its session has aged"))

@@ -6,15 +6,23 @@ socket or Spark. A thin driver (`runtime.machine_driver`) holds one `Machine`, f
 commands. The result of a command is the next event. (The pattern comes from dask.distributed's
 worker_state_machine.py.)
 
-`jobmaster/scheduler/execution.py` is the smallest complete example.
+Within one step, the parts of a machine share a `Step`. Each takes it as its first parameter, `this`, changes
+`this.state` and adds to `this.commands`. A machine derives its own `Step`, with the small operations that its parts
+have in common. A machine needs none if `step` alone collects the commands, and the other functions are about values:
+there, plain values are shorter (`taskmanager/exchange/gate.py`, `checkpoint/deletion_queue.py`).
+
+`taskmanager/slots/registration.py` is the smallest complete example.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from minflinkd.runtime.errors import MinflinkError
 
@@ -62,6 +70,27 @@ def move(legal: Table[P], source: P, target: P, *, what: str) -> P:
 def name_of(state: object) -> str:
     """Return the name of a state in a table: an enum's member, or a class."""
     return state.name if isinstance(state, Enum) else getattr(state, "__name__", str(state))
+
+
+class Step(Generic[S, C]):
+    """One step under way: the state so far, and the commands in the order in which they must begin.
+
+    The state is a frozen dataclass or a frozen msgspec struct.
+    """
+
+    def __init__(self, state: S, now: float) -> None:
+        self.state = state
+        self.now = now
+        self.commands: list[C] = []
+
+    def set(self, **changes: Any) -> None:
+        """Change these fields of the state."""
+        replace: Any = msgspec.structs.replace if isinstance(self.state, msgspec.Struct) else dataclasses.replace
+        self.state = replace(self.state, **changes)
+
+    def result(self) -> tuple[S, tuple[C, ...]]:
+        """Return what the machine's `step` returns."""
+        return self.state, tuple(self.commands)
 
 
 class Machine(Generic[S, E, C]):

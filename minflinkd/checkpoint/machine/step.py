@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from minflinkd.checkpoint.causes import CheckpointKind, Refusal
 from minflinkd.checkpoint.machine import events as e
 from minflinkd.checkpoint.machine.pending import PendingCheckpoint
 from minflinkd.checkpoint.machine.state import Final, Request, State
+from minflinkd.runtime import machine
 
 FINAL_RETRY = 1.0  # seconds until a failed final checkpoint is tried again
 
 V = TypeVar("V")
 
 
-class Step:
-    """The state so far, and the commands in the order in which they must begin."""
-
-    def __init__(self, state: State, now: float) -> None:
-        self.state = state
-        self.now = now
-        self.commands: list[e.Command] = []
-
-    def set(self, **changes: Any) -> None:
-        self.state = replace(self.state, **changes)
-
+class Step(machine.Step[State, e.Command]):
     def put(self, checkpoint: PendingCheckpoint) -> None:
         self.set(pending={**self.state.pending, checkpoint.checkpoint_id: checkpoint})
 

@@ -55,7 +55,7 @@ def step(state: State, event: e.Event, now: float) -> tuple[State, tuple[e.Comma
     this = Step(state, now)
     _handle(this, event)
     _settle(this)
-    return this.state, tuple(this.commands)
+    return this.result()
 
 
 def _handle(this: Step, event: e.Event) -> None:

@@ -76,7 +76,7 @@ def step(chance: Chance, state: JobState, event: ev.Event, now: float) -> tuple[
         pool = slot_pool.ask(this.state.pool, sizing.wants(this.state, now), chance.ids)
         if pool is not this.state.pool:
             this.set(pool=pool)
-    return this.state, tuple(this.commands)
+    return this.result()
 
 
 def next_wakeup(state: JobState, now: float) -> float | None:

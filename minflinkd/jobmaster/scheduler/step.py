@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 from minflinkd.jobmaster.scheduler import events as ev
@@ -13,30 +12,23 @@ from minflinkd.jobmaster.scheduler.rollout import Rollout
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduler.streak import Failure
 from minflinkd.rpc.jobs import ExecutionState, FailureRecord
+from minflinkd.runtime import machine
 from minflinkd.runtime.ids import Chance, TaskId
-from minflinkd.runtime.machine import move
 
 KEPT_FAILURES = 32
 KEPT_ROLLOUTS = 32
 
 
-class Step:
-    """The state so far, and the commands in the order in which they must begin."""
-
+class Step(machine.Step[JobState, ev.Command]):
     def __init__(self, chance: Chance, state: JobState, now: float) -> None:
+        super().__init__(state, now)
         self.chance = chance
-        self.state = state
-        self.now = now
-        self.commands: list[ev.Command] = []
-
-    def set(self, **changes: Any) -> None:
-        self.state = replace(self.state, **changes)
 
     def enter(self, phase: Phase, **changes: Any) -> None:
         """Move to `phase`, or change the facts of the present one. Raises IllegalTransition."""
         before = self.state
         if type(phase) is not type(before.phase):
-            move(LEGAL, type(before.phase), type(phase), what="job")
+            machine.move(LEGAL, type(before.phase), type(phase), what="job")
         self.set(phase=phase, **changes)
         if (status := self.state.status) is not before.status:
             self.set(entered={**before.entered, status: self.now})

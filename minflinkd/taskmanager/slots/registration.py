@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 from minflinkd.rpc.messages import Registered
+from minflinkd.runtime import machine
 from minflinkd.runtime.ids import InstanceId, LeaderId
 from minflinkd.runtime.machine import InvariantViolated, move, table
 
@@ -115,35 +117,67 @@ class GiveUp:
 
 
 Command = Register | Beat | GiveUp
-Step = tuple[Registration, tuple[Command, ...]]
 
 
-def step(state: Registration, event: Event, now: float) -> Step:
-    if not isinstance(event, Tick) and event.number != state.number:
-        return state, ()  # an outcome of an earlier registration
+class Step(machine.Step[Registration, Command]):
+    """One step of the registration, and the ways in which a phase ends."""
+
+    def enter(self, phase: Phase, **changes: Any) -> None:
+        self.set(phase=move(LEGAL, self.state.phase, phase, what="registration"), **changes)
+
+    def again(self, why: str) -> None:
+        """The try failed. Try again after a pause, or give up after so many failures."""
+        waited = self.now - self.state.since
+        if 0 < self.state.give_up_after <= waited:
+            self.give_up(f"no ResourceManager took the registration for {waited:.0f} s: {why}")
+            return
+        pause = min(2 * self.state.pause, LONGEST_PAUSE)
+        self.enter(Phase.UNREGISTERED, due=self.now + self.state.pause, pause=pause, why=why)
+
+    def give_up(self, reason: str) -> None:
+        self.enter(Phase.GIVEN_UP)
+        self.commands.append(GiveUp(reason))
+
+    def lose(self, why: str) -> None:
+        """End the registration. The next try is due at once."""
+        self.enter(Phase.UNREGISTERED, registered=None, since=self.now, due=self.now, pause=FIRST_PAUSE, why=why)
+
+
+def step(state: Registration, event: Event, now: float) -> tuple[Registration, tuple[Command, ...]]:
+    this = Step(state, now)
+    if isinstance(event, Tick) or event.number == state.number:  # others are outcomes of an earlier registration
+        _react(this, event)
+    return this.result()
+
+
+def _react(this: Step, event: Event) -> None:
+    state, now = this.state, this.now
     match state.phase, event:
         case Phase.UNREGISTERED, Tick() if now >= state.due:
             number = state.number + 1
-            state = replace(_to(state, Phase.REGISTERING), number=number, due=now + TRY_TIMEOUT + TRY_MARGIN)
-            return state, (Register(number),)
+            this.enter(Phase.REGISTERING, number=number, due=now + TRY_TIMEOUT + TRY_MARGIN)
+            this.commands.append(Register(number))
         case Phase.REGISTERING, Tick() if now >= state.due:
-            return _again(replace(state, earlier_since=None), "the last try has no outcome", now)
+            this.set(earlier_since=None)
+            this.again("the last try has no outcome")
         case Phase.REGISTERING, Accepted(_, registered):
             if state.leader is not None and registered.leader_id < state.leader:
-                return _replaced(state, registered.leader_id, now)
-            return _registered(state, registered, now), ()
+                _replaced(this, registered.leader_id)
+            else:
+                _registered(this, registered)
         case Phase.REGISTERING, NotAccepted(_, why):
-            return _again(replace(state, earlier_since=None), why, now)
+            this.set(earlier_since=None)
+            this.again(why)
         case Phase.REGISTERED, Tick():
-            return _beat(state, now)
+            _beat(this)
         case Phase.REGISTERED, BeatAnswered():
-            return replace(state, heard=now, unreachable=0), ()
+            this.set(heard=now, unreachable=0)
         case Phase.REGISTERED, BeatRefused(_, why):
-            return _lost(state, why, now), ()
+            this.lose(why)
         case Phase.REGISTERED, BeatLost(_, why, unreachable):
-            state = replace(state, unreachable=state.unreachable + 1 if unreachable else 0)
-            return (_lost(state, why, now) if state.unreachable >= UNREACHABLE_IS_LOST else state), ()
-    return state, ()
+            this.set(unreachable=state.unreachable + 1 if unreachable else 0)
+            if this.state.unreachable >= UNREACHABLE_IS_LOST:
+                this.lose(why)
 
 
 def next_wakeup(state: Registration) -> float | None:
@@ -160,58 +194,43 @@ def check_invariants(state: Registration) -> None:
         raise InvariantViolated(f"registered with {state.registered.leader_id}, but {state.leader} is followed")
 
 
-def _to(state: Registration, phase: Phase) -> Registration:
-    return replace(state, phase=move(LEGAL, state.phase, phase, what="registration"))
-
-
-def _registered(state: Registration, registered: Registered, now: float) -> Registration:
-    return replace(
-        _to(state, Phase.REGISTERED),
+def _registered(this: Step, registered: Registered) -> None:
+    this.enter(
+        Phase.REGISTERED,
         leader=registered.leader_id,
         earlier_since=None,
         registered=registered,
-        heard=now,
+        heard=this.now,
         unreachable=0,
-        due=now + registered.heartbeat_interval,
+        due=this.now + registered.heartbeat_interval,
         pause=FIRST_PAUSE,
     )
 
 
-def _replaced(state: Registration, leader: LeaderId, now: float) -> Step:
+def _replaced(this: Step, leader: LeaderId) -> None:
     """R1: Do not follow an earlier leader. If only that one answers for long, the daemon has lost its state.
 
     Then this process gives up: only a process that remembers no later leader can follow it, and whoever started this
     one starts another.
     """
+    state, now = this.state, this.now
     since = now if state.earlier_since is None else state.earlier_since
     if now - since >= STATE_IS_LOST:
         only = f"for {now - since:.0f} s only {leader} answers, which is earlier than {state.leader}"
-        return _to(state, Phase.GIVEN_UP), (GiveUp(f"the ResourceManager has lost its state: {only}"),)
-    return _again(replace(state, earlier_since=since), f"the ResourceManager {leader} was replaced", now)
+        this.give_up(f"the ResourceManager has lost its state: {only}")
+        return
+    this.set(earlier_since=since)
+    this.again(f"the ResourceManager {leader} was replaced")
 
 
-def _again(state: Registration, why: str, now: float) -> Step:
-    waited = now - state.since
-    if 0 < state.give_up_after <= waited:
-        reason = f"no ResourceManager took the registration for {waited:.0f} s: {why}"
-        return _to(state, Phase.GIVEN_UP), (GiveUp(reason),)
-    pause = min(2 * state.pause, LONGEST_PAUSE)
-    return replace(_to(state, Phase.UNREGISTERED), due=now + state.pause, pause=pause, why=why), ()
-
-
-def _beat(state: Registration, now: float) -> Step:
+def _beat(this: Step) -> None:
     """Send a heartbeat each interval, even if the last one was not answered: one lost beat must not delay the next."""
-    registered = state.registered
+    state, now, registered = this.state, this.now, this.state.registered
     assert registered is not None
     if now >= state.heard + registered.heartbeat_timeout:
-        return _lost(state, f"the ResourceManager is silent for {now - state.heard:.1f} s", now), ()
-    if now < state.due:
-        return state, ()
-    beat = Beat(state.number, registered.instance_id, registered.leader_id, 2 * registered.heartbeat_interval)
-    return replace(state, due=now + registered.heartbeat_interval), (beat,)
-
-
-def _lost(state: Registration, why: str, now: float) -> Registration:
-    """End the registration. The next try is due at once."""
-    lost = replace(_to(state, Phase.UNREGISTERED), registered=None, since=now, due=now)
-    return replace(lost, pause=FIRST_PAUSE, why=why)
+        this.lose(f"the ResourceManager is silent for {now - state.heard:.1f} s")
+    elif now >= state.due:
+        this.set(due=now + registered.heartbeat_interval)
+        this.commands.append(
+            Beat(state.number, registered.instance_id, registered.leader_id, 2 * registered.heartbeat_interval)
+        )

@@ -17,6 +17,7 @@ from minflinkd.taskmanager.slots import table as slot_table
 from minflinkd.taskmanager.slots.core import TaskManagerCore
 from minflinkd.taskmanager.slots.events import EndTasks
 from minflinkd.taskmanager.slots.state import Slots
+from minflinkd.taskmanager.slots.step import Step as SlotsStep
 from tests.sim.planting import Planted, patched
 from tests.sim.protocol.plan import drawn
 from tests.sim.protocol.run import Verdict, attempt, reduced
@@ -34,11 +35,11 @@ def _reports_free_what_they_cannot_know_of() -> Any:
 
 def _old_reports_count_like_new_ones() -> Any:
     def made(reported: Any) -> Any:
-        def forgetful(state: Any, report: Any, *rest: Any, **named: Any) -> Any:
-            tm = state.task_managers.get(report.resource_id)
+        def forgetful(this: Any, report: Any, **named: Any) -> None:
+            tm = this.state.task_managers.get(report.resource_id)
             if tm is not None and tm.report is not None:
                 report = copy(report, version=max(report.version, tm.report.version))
-            return reported(state, report, *rest, **named)
+            reported(this, report, **named)
 
         return forgetful
 
@@ -74,11 +75,11 @@ def _the_task_manager_obeys_replaced_job_masters() -> Any:
 
 def _the_answer_to_an_old_offer_counts() -> Any:
     def made(answered: Any) -> Any:
-        def forgetful(state: Any, event: Any, now: float) -> Any:
-            job = state.jobs.get(event.job_id)
+        def forgetful(this: Any, event: Any) -> None:
+            job = this.state.jobs.get(event.job_id)
             if job is not None and job.offer is not None:
                 event = replace(event, version=job.offer.version)
-            return answered(state, event, now)
+            answered(this, event)
 
         return forgetful
 
@@ -86,14 +87,16 @@ def _the_answer_to_an_old_offer_counts() -> Any:
 
 
 def _slots_are_held_for_ever() -> Any:
-    def made(held: Any) -> Any:
-        def leaking(state: Any, *rest: Any) -> Any:
-            endless = replace(state.options, hold_timeout=math.inf)
-            return replace(held(replace(state, options=endless), *rest), options=state.options)
+    def made(hold: Any) -> Any:
+        def leaking(this: Any, *rest: Any) -> None:
+            options = this.state.options
+            this.set(options=replace(options, hold_timeout=math.inf))
+            hold(this, *rest)
+            this.set(options=options)
 
         return leaking
 
-    return patched(slot_machine, "_held", made)
+    return patched(SlotsStep, "hold", made)
 
 
 def _tasks_are_deployed_wherever_they_are_sent() -> Any:
@@ -102,24 +105,25 @@ def _tasks_are_deployed_wherever_they_are_sent() -> Any:
 
 def _slots_fall_free_before_their_tasks_have_ended() -> Any:
     def made(release: Any) -> Any:
-        def hasty(state: Any, allocations: Any, reason: str, now: float) -> Any:
+        def hasty(this: Any, allocations: Any, reason: str) -> None:
             given = list(allocations)
-            ends = EndTasks(state.on(*given), reason)
-            others = {a: r for a, r in state.attempts.items() if a not in ends.attempts}
-            state, commands = release(replace(state, attempts=others), given, reason, now)
-            return state, (*commands, *([ends] if ends.attempts else ()))
+            ends = EndTasks(this.state.on(*given), reason)
+            this.set(attempts={a: r for a, r in this.state.attempts.items() if a not in ends.attempts})
+            release(this, given, reason)
+            if ends.attempts:
+                this.commands.append(ends)
 
         return hasty
 
-    return patched(slot_machine, "_release", made)
+    return patched(SlotsStep, "release", made)
 
 
 def _late_deployments_are_taken() -> Any:
     def made(cancel: Any) -> Any:
-        def forgetful(state: Any, event: Any, now: float) -> Any:
-            state, commands = cancel(state, event, now)
-            job = state.jobs.get(event.job_id)
-            return (state if job is None else state.with_job(event.job_id, replace(job, cancelled=()))), commands
+        def forgetful(this: Any, event: Any) -> None:
+            cancel(this, event)
+            if (job := this.state.jobs.get(event.job_id)) is not None:
+                this.put(event.job_id, replace(job, cancelled=()))
 
         return forgetful
 

@@ -55,16 +55,16 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[v.Versions]:
 Spoil = Callable[[v.Versions], v.Versions]
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, rule: str, spoil: Spoil) -> None:
+def plant(monkeypatch: pytest.MonkeyPatch, owner: object, rule: str, spoil: Spoil) -> None:
     """Break one rule of the machine, once: its decision is spoilt."""
-    sound = getattr(v, rule)
+    sound = getattr(owner, rule)
 
-    def spoilt(state: v.Versions, *others: object) -> object:
-        monkeypatch.setattr(v, rule, sound)
-        decided, commands = sound(state, *others)
-        return spoil(decided), commands
+    def spoilt(this: v.Step, *others: object) -> None:
+        monkeypatch.setattr(owner, rule, sound)
+        sound(this, *others)
+        this.state = spoil(this.state)
 
-    monkeypatch.setattr(v, rule, spoilt)
+    monkeypatch.setattr(owner, rule, spoilt)
 
 
 def of_no_number(state: v.Versions) -> v.Versions:
@@ -102,7 +102,7 @@ async def test_a_bug_in_a_decision_is_not_stored_and_the_job_runs_on(
     cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch, stored: list[v.Versions], spoil: Spoil, why: str
 ) -> None:
     """The order is step, check, write, publish. The version that was stored last is brought up again (A3, H8)."""
-    plant(monkeypatch, "_stood_down", spoil)
+    plant(monkeypatch, v, "_stood_down", spoil)
     with capture_logs():
         async with job_running(cluster, runner):
             await restart(cluster, "2")
@@ -123,7 +123,7 @@ async def test_a_version_on_trial_is_still_on_trial_after_a_bug(
     cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch, stored: list[v.Versions]
 ) -> None:
     """What is stored is that it has to prove itself; the next JobMaster has it do so (H7, H8)."""
-    plant(monkeypatch, "_turning_back", without_way_back)
+    plant(monkeypatch, v.Step, "turn_back", without_way_back)
     runner.fails = "2"
     with capture_logs():
         async with job_running(cluster, runner):
@@ -138,7 +138,7 @@ async def test_a_request_that_meets_a_bug_is_not_accepted(
     cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch, stored: list[v.Versions]
 ) -> None:
     """Whoever asked may ask again. Nothing of the request is stored (H1)."""
-    plant(monkeypatch, "_requested", of_no_number)
+    plant(monkeypatch, v, "_requested", of_no_number)
     with capture_logs():
         async with job_running(cluster, runner):
             with pytest.raises(Unreachable, match="restart 0 is under way, and 1 were requested"):
@@ -157,7 +157,7 @@ async def test_a_bug_in_the_last_decision_does_not_hold_up_a_cancellation(
         async with job_running(cluster, runner):
             await restart(cluster, "2")
             await seen(cluster, lambda job: job.on_trial)
-            monkeypatch.setattr(v, "_ended", broken)
+            monkeypatch.setattr(v.Step, "end", broken)
             await cluster.cancel(JOB)
             job = await seen(cluster, lambda job: job if job.status.terminal else None)
             assert job.status is JobStatus.CANCELED

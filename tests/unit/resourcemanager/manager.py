@@ -9,8 +9,9 @@ from msgspec.structs import replace as copy
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.outlook import needs_answer
-from minflinkd.resourcemanager.slot_manager import Setting, step
+from minflinkd.resourcemanager.slot_manager import step
 from minflinkd.resourcemanager.state import Resources, check_invariants
+from minflinkd.resourcemanager.step import Setting
 from minflinkd.resourcemanager.task_managers import SlotState
 from minflinkd.rpc.messages import (
     AllocateSlots,

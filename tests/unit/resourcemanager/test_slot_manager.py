@@ -11,8 +11,9 @@ import pytest
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.provisioning import FAILED_STARTS, no_start
 from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
-from minflinkd.resourcemanager.slot_manager import REST, WISH_TIMEOUT, Setting, step
+from minflinkd.resourcemanager.slot_manager import REST, WISH_TIMEOUT, step
 from minflinkd.resourcemanager.state import Resources
+from minflinkd.resourcemanager.step import Setting
 from minflinkd.resourcemanager.task_managers import SlotState, TaskManagerState
 from minflinkd.rpc.messages import SessionPhase
 from minflinkd.runtime.ids import IdSource, LeaderId, ResourceId

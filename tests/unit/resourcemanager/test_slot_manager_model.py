@@ -13,8 +13,9 @@ from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.placement import least
 from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
-from minflinkd.resourcemanager.slot_manager import Setting, step
+from minflinkd.resourcemanager.slot_manager import step
 from minflinkd.resourcemanager.state import Resources, check_invariants
+from minflinkd.resourcemanager.step import Setting
 from minflinkd.resourcemanager.task_managers import SlotState
 from minflinkd.rpc.messages import (
     AllocateSlots,

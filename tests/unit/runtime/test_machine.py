@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
+import msgspec
 import pytest
 
-from minflinkd.runtime.machine import IllegalTransition, InvariantViolated, Machine, move, table
+from minflinkd.runtime.machine import IllegalTransition, InvariantViolated, Machine, Step, move, table
 
 
 class Open:
@@ -103,3 +106,23 @@ def test_the_story_keeps_the_last_events_only() -> None:
     lines = machine.story().splitlines()
     assert len(lines) == Machine.STORY
     assert lines[-1].split()[0] == f"{3 * Machine.STORY - 1}.000"
+
+
+@dataclass(frozen=True)
+class Count:
+    number: int = 0
+
+
+class StoredCount(msgspec.Struct, frozen=True):
+    number: int = 0
+
+
+@pytest.mark.parametrize("state", [Count(), StoredCount()])
+def test_the_parts_of_a_step_change_one_state_and_add_to_one_list_of_commands(state: Any) -> None:
+    """The state before the step stays as it was, also if the step fails half-way (A3)."""
+    this: Step[Any, str] = Step(state, 2.5)
+    for _ in range(2):
+        this.set(number=this.state.number + 1)
+        this.commands.append(f"show {this.state.number} at {this.now:g}")
+    assert this.result() == (type(state)(2), ("show 1 at 2.5", "show 2 at 2.5"))
+    assert state.number == 0

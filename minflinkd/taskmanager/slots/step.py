@@ -1,0 +1,44 @@
+"""One step of the slots' machine, and the small operations that its parts share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from minflinkd.runtime import machine
+from minflinkd.runtime.ids import AllocationId, AttemptId, JobId
+from minflinkd.taskmanager.slots import events as ev
+from minflinkd.taskmanager.slots import table as st
+from minflinkd.taskmanager.slots.state import Job, Slots
+from minflinkd.taskmanager.slots.table import SlotState
+
+
+class Step(machine.Step[Slots, ev.Command]):
+    def put(self, job_id: JobId, job: Job) -> None:
+        self.state = self.state.with_job(job_id, job)
+
+    def accept(self, allocations: Iterable[AllocationId]) -> None:
+        """The JobMaster has taken these slots."""
+        self.set(table=st.moved(self.state.table, allocations, SlotState.ACTIVE, self.now))
+
+    def hold(self, job_id: JobId, *states: SlotState) -> None:
+        """Hold the slots in these states from now on. Slots already held are held for the full time again."""
+        until = self.now + self.state.options.hold_timeout
+        table = st.kept_until(self.state.table, self.state.table.of_job(job_id, SlotState.HELD), until)
+        self.set(table=st.moved(table, table.of_job(job_id, *states), SlotState.HELD, self.now, until=until))
+
+    def release(self, allocations: Iterable[AllocationId], reason: str) -> None:
+        """Free these slots: at once if nothing runs on them, otherwise when it has ended."""
+        given = list(allocations)
+        busy = [a for a in given if self.state.on(a)]
+        table = st.freed(self.state.table, set(given) - set(busy))
+        self.set(table=st.moved(table, busy, SlotState.RELEASING, self.now))
+        self.end(self.state.on(*busy), reason)
+
+    def end(self, attempts: Iterable[AttemptId], reason: str) -> None:
+        """End these attempts. Each attempt is ended only once, however often this is called."""
+        running = {a: self.state.attempts[a] for a in sorted(attempts) if a in self.state.attempts}
+        ending = {a: replace(r, ending=True) for a, r in running.items() if not r.ending}
+        if ending:
+            self.set(attempts={**self.state.attempts, **ending})
+            self.commands.append(ev.EndTasks(tuple(ending), reason))
