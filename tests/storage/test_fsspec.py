@@ -187,7 +187,7 @@ async def test_a_connection_that_hangs_is_closed_and_the_next_try_has_a_new_one(
         async def ended() -> bool:
             return not [thread for thread in threading.enumerate() if thread.name == "fsspec sftp"]
 
-        await until("no thread waits for an answer", ended)
+        await until(ended, "no thread waits for an answer")
         await storages.aclose()
 
 
