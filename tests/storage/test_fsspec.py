@@ -20,9 +20,9 @@ from minflinkd.storage.options import CommonOptions
 from minflinkd.storage.proving import StorageUnfit
 from minflinkd.storage.registry import Storages
 from minflinkd.storage.temporary import TEMPORARY
-from tests.cluster import until
 from tests.servers.fixtures import running
 from tests.servers.sftp import Sftp, SftpWithFullDisk, SftpWithoutLinks
+from tests.waiting import until
 
 WRITABLE = FsspecOptions(writable=True)
 
