@@ -177,9 +177,10 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
                 raise Violation(f"{self.address} forgets {was.resource_id} and does not tell {job.address}")
 
     def _check_settled(self, resource_id: ResourceId, allocation: AllocationId) -> None:
-        """Check that a reservation ends with the answer to its request (m8)."""
+        """Check that a reservation ends with the answer to its request (m8). A new one may begin with the same step."""
         tm = self.core.state.task_managers.get(resource_id)
-        if tm is not None and any(tm.slots[i].state is SlotState.RESERVED for i in tm.slots_of(allocation)):
+        slots = [tm.slots[i] for i in tm.slots_of(allocation)] if tm is not None else []
+        if any(slot.state is SlotState.RESERVED and slot.since < self.universe.now for slot in slots):
             raise Violation(f"{self.address} has its answer from {resource_id}, and still reserves {allocation}")
 
     def _check_repeated(self, resource_id: ResourceId, request: m.AllocateSlots) -> None:
