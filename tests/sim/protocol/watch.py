@@ -52,7 +52,9 @@ class Watch:
                 if lasted > self._limit:
                     raise Violation(f"{tm.address} runs {attempt_id} for {self._limit:g} s for nobody")
                 beats = master is not None and bool(master.core.state.pool.on(tm.resource_id))
-                beaten[attempt_id] = known = self._beaten.get(attempt_id, 0.0) + (fair and beats) * INTERVAL
+                # Counted anew after bad weather: a cancellation that was lost is repeated only after a while.
+                known = self._beaten.get(attempt_id, 0.0) + INTERVAL if fair and beats else 0.0
+                beaten[attempt_id] = known
                 if known > self._beats:
                     raise Violation(f"{tm.address} runs {attempt_id}, and its JobMaster knows it for {self._beats:g} s")
         self._unwanted, self._beaten = unwanted, beaten
