@@ -12,8 +12,8 @@ import sys
 import time
 from functools import partial
 
+from tests.sim.protocol.drawing import drawn
 from tests.sim.protocol.journal import cut
-from tests.sim.protocol.plan import drawn
 from tests.sim.protocol.planted import FAULTS, find
 from tests.sim.protocol.run import Verdict, attempt, run
 

@@ -9,9 +9,11 @@ from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.rpc import messages as m
+from minflinkd.rpc.jobs import ExecutionState
 from minflinkd.rpc.network import job_master
+from minflinkd.rpc.party import Ask
 from minflinkd.runtime.errors import Consequence, ErrorInfo
-from minflinkd.runtime.ids import Chance, LeaderId, TaskId, VertexId
+from minflinkd.runtime.ids import Chance, LeaderId, ResourceId, TaskId, VertexId
 from minflinkd.runtime.units import Duration
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.party import Party
@@ -20,6 +22,7 @@ from tests.sim.protocol.plan import JobPlan
 if TYPE_CHECKING:
     from tests.sim.protocol.world import Job, World
 
+LIVE = frozenset({ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING})
 STORAGE = (0.01, 0.3)  # seconds that a restore point, a final checkpoint or the sinks take
 ROBUST = RestartStrategy(kind=RestartKind.EXPONENTIAL_DELAY, max_backoff=Duration(2.0))
 FRAGILE = RestartStrategy(kind=RestartKind.FIXED_DELAY, attempts=1)
@@ -45,7 +48,7 @@ def _inputs(plan: JobPlan, i: int) -> tuple[Input, ...]:
 
 
 class JobMasterParty(Party[JobMasterCore]):
-    def __init__(self, world: World, job: Job) -> None:
+    def __init__(self, world: World, job: Job, heralded: tuple[ResourceId, ...] = ()) -> None:
         leader_id = world.ids.leader()
         libraries = (m.Library("java:com/acme", job.plan.version),) if job.plan.version else ()
         context = m.JobContext(
@@ -78,6 +81,7 @@ class JobMasterParty(Party[JobMasterCore]):
             context=context,
             options=options,
             chance=Chance(world.ids, world.universe.rng),
+            heralded=heralded,
         )
         super().__init__(world.universe, job_master(job.job_id), core)
         self.world = world
@@ -125,11 +129,21 @@ class JobMasterParty(Party[JobMasterCore]):
                 self._later(ev.FinalCheckpointDone(number))
             case ev.SettleSinks():
                 self._later(ev.SinksSettled())
+            case ev.StoodDown():
+                if not self.zombie:
+                    self.world.stood_down(self)
             case ev.End(status):
                 if not self.zombie:
                     self.world.job_ended(self, status)
             case _:
                 super().carry_out(command)
+
+    def sends(self, ask: Ask) -> None:
+        """Check that no attempt is deployed that was given up."""
+        if isinstance(ask.request, m.DeployTask):
+            execution = self.core.state.by_attempt(ask.request.attempt_id)
+            if execution is None or execution.state not in LIVE:
+                raise Violation(f"{self.address} deploys {ask.request.attempt_id}, which it has given up")
 
     def _storage_fails(self) -> bool:
         return not self.world.calm and self.universe.rng.random() < self.world.plan.storage_failures

@@ -5,6 +5,7 @@ It drives the core by the same `CoreSteps` as `rpc.core_driver`, in virtual time
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -26,6 +27,31 @@ WAKING = 0.05  # seconds in which a continued process handles what has arrived
 MOST_IDLE_TICKS = 200  # ticks in a row that are due at once; a core that asks for more spins
 
 
+class _Decided:
+    """A core whose commands are noted: each must be carried out, in this order."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.commands: deque[object] = deque()
+
+    def take_commands(self) -> tuple[object, ...]:
+        commands = self._core.take_commands()
+        self.commands += commands
+        return commands
+
+    def receive(self, message: Message, fence: LeaderId | None, now: float) -> Any:
+        return self._core.receive(message, fence, now)
+
+    def answered(self, about: object, outcome: Outcome, now: float) -> None:
+        self._core.answered(about, outcome, now)
+
+    def tick(self, now: float) -> None:
+        self._core.tick(now)
+
+    def next_wakeup(self) -> float | None:
+        return self._core.next_wakeup()
+
+
 class Party(Generic[C]):
     """Subclasses carry out commands that are not messages, and check the core after each step."""
 
@@ -36,7 +62,8 @@ class Party(Generic[C]):
         self.alive = True
         self.stopped = False  # as by SIGSTOP: whatever arrives waits
         self._engine = universe.engine
-        self._steps = CoreSteps(core, carry_out=self._carry_out, crash=self._crash)
+        self._decided = _Decided(core)
+        self._steps = CoreSteps(self._decided, carry_out=self._carry_out, crash=self._crash)
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._tick_at: float | None = None
         self._ticks_in_a_row = 0
@@ -109,11 +136,14 @@ class Party(Generic[C]):
         return Violation(f"{self.address} failed: {error!r}")
 
     def _carry_out(self, command: object) -> None:
+        if command is not (due := self._decided.commands.popleft()):
+            raise Violation(f"{self.address} carries out {command}, but {due} comes first")
         match command:
             case Ask():
                 self.sends(command)
                 self.universe.wire.ask(self, command)
             case Tell():
+                self.tells(command)
                 self.universe.wire.tell(self, command)
             case _:
                 self.carry_out(command)
@@ -123,6 +153,9 @@ class Party(Generic[C]):
 
     def sends(self, ask: Ask) -> None:
         """Check a request before it is sent. Raises Violation."""
+
+    def tells(self, tell: Tell) -> None:
+        """Note a notice before it is sent."""
 
     def checked(self) -> None:
         """Check the core after a step. Raises Violation."""

@@ -1,17 +1,13 @@
-"""What a seed stands for: the cluster, the jobs, the network's weather and the faults.
+"""What happens in a run: the cluster, the jobs, the network's weather and the faults.
 
-All are drawn before the run begins, so a failing run can be repeated without some of its faults.
+All are drawn before the run begins (`drawing.py`), so a failing run can be repeated without some of its faults.
 """
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, fields
 
 from tests.sim.protocol.wire import Weather
-
-CRASHES = ("rm", "jm", "jm", "daemon", "tm", "tm", "tm+rm", "session", "stopped", "rm hangs", "jm hangs")
-HANGS = frozenset({"stopped", "rm hangs", "jm hangs"})
 
 
 @dataclass(frozen=True)
@@ -25,6 +21,7 @@ class JobPlan:
     fragile: bool = False  # it survives only one restart
     ends: float | None = None  # when it is cancelled or its input ends; None: at the end of the run
     bounded: bool = False  # its input ends
+    again: bool = False  # it is submitted again at once, under another id, when it has ended before the calm
 
 
 @dataclass(frozen=True)
@@ -47,14 +44,17 @@ class Cut:
     whom: str  # ... rm, jm, tm or all
     noticed: bool
     one_way: bool
+    late: bool = False  # what is sent meanwhile is not lost: it arrives soon after the cut, in any order
 
 
 @dataclass(frozen=True)
 class Crash:
     """A crash of one or several processes.
 
-    `what` is `rm`, `jm`, `daemon` (RM and all JMs), `tm`, `tm+rm`, `session` or `stopped` (a TaskManager by SIGSTOP).
-    With `rm hangs` and `jm hangs`, another leader begins at once, and the old one continues after `lasts`.
+    `what` is `rm`, `jm`, `daemon` (RM and all JMs), `tm`, `tm+rm`, `session`, or `stopped` and `daemon stopped` (a
+    TaskManager, or RM and all JMs, by SIGSTOP). With `rm hangs` and `jm hangs`, another leader begins at once, and the
+    old one continues after `lasts`. With `jm hands over`, a JobMaster stands down for the next one. With `end`, a job
+    is cancelled or its input ends.
     """
 
     at: float
@@ -63,7 +63,38 @@ class Crash:
     number: int
 
 
-Fault = Storm | Cut | Crash
+@dataclass(frozen=True)
+class Parting:
+    """A cut between the sender and the receiver of a message, from that message on: see `Cut`."""
+
+    lasts: float
+    noticed: bool = False
+    one_way: bool = False  # only the message's way is cut
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class Ambush:
+    """Crashes and bad luck at the moment at which a message of one kind is sent.
+
+    `at` of its crashes counts from that moment. They hit the parties of the message, if they are of the right kind.
+    """
+
+    at: float
+    waits: float  # seconds until it is given up
+    message: str
+    skipped: int  # number of such messages that pass before
+    delays: tuple[float, ...]  # of the copies of the message that arrive; none: it is lost
+    crashes: tuple[Crash, ...] = ()
+    parted: Parting | None = None  # it is not `delays` then that decides about the message
+
+    @property
+    def lasts(self) -> float:
+        over = [*self.delays, *(crash.at + crash.lasts for crash in self.crashes)]
+        return self.waits + max([*over, self.parted.lasts if self.parted is not None else 0.0], default=0.0)
+
+
+Fault = Storm | Cut | Crash | Ambush
 
 
 @dataclass(frozen=True)
@@ -101,92 +132,3 @@ class Plan:
     def lines(self) -> list[str]:
         told = [f"{f.name}: {getattr(self, f.name)}" for f in fields(self) if f.name not in ("jobs", "faults")]
         return [*told, *(f"job {i}: {job}" for i, job in enumerate(self.jobs)), *map(str, self.faults)]
-
-
-def drawn(seed: int) -> Plan:
-    rng = random.Random(f"plan {seed}")
-    slots_per_tm = rng.choice((2, 3, 4))
-    jobs = tuple(_job(rng, slots_per_tm) for _ in range(rng.choice((1, 2, 2, 3, 3, 4))))
-    rich = sum(len(job.groups) for job in jobs)
-    standby = rng.choice((0, 0, 1, 2))
-    tight = rng.random() < 0.25
-    most = max(len(job.groups) for job in jobs) if tight else rich + standby + rng.choice((0, 1, 2))
-    can_start = rng.random() < 0.92
-    interval, timeout = rng.choice(((1.0, 3.0), (1.0, 5.0), (2.0, 5.0), (2.0, 5.0), (2.0, 6.0)))
-    return Plan(
-        seed=seed,
-        slots_per_tm=slots_per_tm,
-        min=rng.choice((0, 0, 1)),
-        standby=standby,
-        max=most,
-        standalone=rng.choice((0, 0, 0, 1, 2)) if can_start else most,
-        can_start=can_start,
-        heartbeat_interval=interval,
-        heartbeat_timeout=timeout,
-        hold_timeout=rng.choice((4.0, 8.0)),
-        taskmanager_timeout=rng.choice((3.0, 8.0)),
-        registration_timeout=rng.choice((0.0, 0.0, 8.0)),
-        start_time=rng.choice(((0.1, 0.5), (0.5, 3.0))),
-        start_failures=rng.choice((0.0, 0.0, 0.2)),
-        task_time=rng.choice((0.05, 0.5, 0.5, 2.0, 2.0, 6.0)),
-        task_failures=rng.choice((0.0, 0.0, 0.1)),
-        storage_failures=rng.choice((0.0, 0.0, 0.2)),
-        ageing=rng.choice((0.0, 0.0, 0.3)),
-        unkillable=rng.choice((0.0, 0.0, 0.5)),
-        tight=tight,
-        encoded=rng.random() < 0.05,
-        jobs=jobs,
-        faults=_faults(rng),
-    )
-
-
-def _job(rng: random.Random, slots_per_tm: int) -> JobPlan:
-    at = rng.uniform(0.0, 5.0)
-    return JobPlan(
-        at=at,
-        groups=tuple(rng.randint(1, slots_per_tm) for _ in range(rng.choice((1, 1, 1, 2, 2, 3)))),
-        adaptive=rng.random() < 0.5,
-        connected=rng.random() < 0.5,
-        exclusive=rng.random() < 0.2,
-        fragile=rng.random() < 0.15,
-        ends=at + rng.uniform(3.0, 12.0) if rng.random() < 0.35 else None,
-        bounded=rng.random() < 0.5,
-        version=rng.choice(("", "", "", "one", "two")),
-    )
-
-
-def _faults(rng: random.Random) -> tuple[Fault, ...]:
-    until = rng.choice((6.0, 10.0, 16.0))
-    faults: list[Fault] = []
-    for _ in range(rng.choice((0, 1, 1, 2))):
-        at = rng.uniform(0.0, until)
-        faults.append(Storm(at, rng.uniform(1.0, 10.0), _weather(rng)))
-    faults += [_cut(rng, until) for _ in range(rng.choice((0, 0, 1, 1, 2)))]
-    for _ in range(rng.choice((0, 1, 1, 2, 3))):
-        what = rng.choice(CRASHES)
-        at = rng.uniform(0.5, until)
-        lasts = rng.uniform(1.0, 10.0) if what in HANGS else rng.choice((0.1, 0.5, 2.0, 6.0))
-        faults.append(Crash(at, lasts, what, rng.randrange(8)))
-    return tuple(sorted(faults, key=lambda fault: fault.at))
-
-
-def _weather(rng: random.Random) -> Weather:
-    return Weather(
-        drop=rng.choice((0.0, 0.05, 0.2, 0.5)),
-        double=rng.choice((0.0, 0.1, 0.3)),
-        late=rng.choice((0.0, 0.1, 0.3)),
-        latest=rng.choice((0.5, 3.0, 12.0)),
-    )
-
-
-def _cut(rng: random.Random, until: float) -> Cut:
-    who, whom = rng.choice((("tm", "all"), ("tm", "all"), ("tm", "rm"), ("tm", "jm"), ("jm", "rm")))
-    return Cut(
-        at=rng.uniform(0.5, until),
-        lasts=rng.uniform(0.5, 12.0),
-        who=who,
-        number=rng.randrange(8),
-        whom=whom,
-        noticed=rng.random() < 0.4,
-        one_way=rng.random() < 0.3,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from minflinkd.resourcemanager.core import ResourceManagerCore
@@ -12,9 +13,9 @@ from minflinkd.resourcemanager.slot_manager import is_stale
 from minflinkd.resourcemanager.state import Resources
 from minflinkd.resourcemanager.task_managers import SlotState, TaskManager
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.network import RESOURCE_MANAGER
-from minflinkd.rpc.party import Answered, Ask, Outcome
-from minflinkd.runtime.ids import AllocationId, LeaderId, ResourceId
+from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Fenced
+from minflinkd.rpc.party import Answered, Ask, Outcome, Tell
+from minflinkd.runtime.ids import AllocationId, JobId, LeaderId, ResourceId
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.party import Party
 
@@ -45,17 +46,28 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         self.zombie = False  # another one leads, and the driver ignores this one
         self._seen: dict[ResourceId, int] = {}  # the latest version of each TaskManager's reports
         self._before: Resources = core.state
+        self._asked: set[tuple[ResourceId, AllocationId]] = set()  # which slots this step has requested
+        self._declared: dict[JobId, float] = {}  # when each job's JobMaster was last heard
+        self._told: set[tuple[ResourceId, Address]] = set()  # who was told of which lost TaskManager in this step
         self._answers: tuple[ResourceId, AllocationId] | None = None  # the request that the present step answers
         self.universe.note("{} BEGINS as {}", self.address, core.leader_id)
         self.step(core.found, world.host.living(), world.universe.now)
 
     def receive(self, message: m.Message, fence: LeaderId | None) -> Any:
         before = self.core.state
+        if isinstance(message, m.DeclareNeeds):
+            self._declared[message.job_id] = self.universe.now
+        elif isinstance(message, m.JobMasterEnded):
+            self._declared.pop(message.job_id, None)
         stale = self._is_stale(message, fence)
         report = message.report if isinstance(message, m.HeartbeatFromTaskManager | m.SlotsFree) else None
         old = report is not None and report.version < self._seen.get(report.resource_id, -1)
         try:
             return super().receive(message, fence)
+        except Fenced as error:
+            if isinstance(message, m.DeclareNeeds) and self.world.leads(message.job_id, message.leader_id):
+                raise Violation(f"{self.address} refuses the JobMaster that leads: {error}") from error
+            raise
         finally:
             if stale and self.core.state != before:
                 raise Violation(f"{self.address} was changed by {type(message).__name__} of an earlier leader")
@@ -80,12 +92,21 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
                 raise Violation(f"{self.address}: an old report of {resource_id} changed slot {i} from {a} to {b}")
 
     def answered(self, ask: Ask, outcome: Outcome) -> None:
+        self._asked.clear()
         if isinstance(ask.about, SendAllocate) and isinstance(outcome, Answered):
             self._answers = (ask.about.resource_id, ask.about.request.allocation_id)
         try:
             super().answered(ask, outcome)
         finally:
             self._answers = None
+        if isinstance(ask.about, SendAllocate) and isinstance(outcome, Answered):
+            self._check_settled(ask.about.resource_id, ask.about.request.allocation_id)
+        elif isinstance(ask.about, SendAllocate):
+            self._check_repeated(ask.about.resource_id, ask.about.request)
+
+    def tells(self, tell: Tell) -> None:
+        if isinstance(tell.notice, m.TaskManagerLost):
+            self._told.add((tell.notice.resource_id, tell.target))
 
     def carry_out(self, command: Any) -> None:
         match command:
@@ -112,6 +133,7 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         allocate = ask.about
         if not isinstance(allocate, SendAllocate):
             return
+        self._asked.add((allocate.resource_id, allocate.request.allocation_id))
         tm, request = self.core.state.task_managers.get(allocate.resource_id), allocate.request
         if tm is None or not tm.registered:
             return  # lost in the same step
@@ -124,9 +146,14 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
 
     def checked(self) -> None:
         before, state = self._before, self.core.state
+        told, self._told = self._told, set()
         if state is before:
             return
         self._before = state
+        self._check_served(state)
+        for job_id in before.jobs.keys() - state.jobs.keys():
+            if self.universe.now < self._declared.get(job_id, -math.inf) + self.world.plan.heartbeat_timeout:
+                raise Violation(f"{self.address} drops the needs of {job_id}, whose JobMaster it hears")
         if state.task_managers is before.task_managers:
             return
         for resource_id, tm in state.task_managers.items():
@@ -134,7 +161,52 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
             if was is tm or was is None:
                 continue
             self._check_reservations(was, tm)
+        for resource_id, was in before.task_managers.items():
+            self._check_told(was, state.task_managers.get(resource_id), before, told)
         self._check_reserved_once(state)
+
+    def _check_told(
+        self, was: TaskManager, tm: TaskManager | None, before: Resources, told: set[tuple[ResourceId, Address]]
+    ) -> None:
+        """Check that jobs are told at once of a lost TaskManager on which they have slots (R11)."""
+        if was is tm or not was.registered or (tm is not None and tm.instance_id == was.instance_id):
+            return
+        for job_id in was.jobs:
+            job = before.jobs.get(job_id)
+            if job is not None and (was.resource_id, Address(job.address)) not in told:
+                raise Violation(f"{self.address} forgets {was.resource_id} and does not tell {job.address}")
+
+    def _check_settled(self, resource_id: ResourceId, allocation: AllocationId) -> None:
+        """Check that a reservation ends with the answer to its request (m8). A new one may begin with the same step."""
+        tm = self.core.state.task_managers.get(resource_id)
+        slots = [tm.slots[i] for i in tm.slots_of(allocation)] if tm is not None else []
+        if any(slot.state is SlotState.RESERVED and slot.since < self.universe.now for slot in slots):
+            raise Violation(f"{self.address} has its answer from {resource_id}, and still reserves {allocation}")
+
+    def _check_repeated(self, resource_id: ResourceId, request: m.AllocateSlots) -> None:
+        """Check that a request without an outcome is repeated while its reservation stands and it is wanted (m7)."""
+        state, allocation = self.core.state, request.allocation_id
+        tm, job = state.task_managers.get(resource_id), state.jobs.get(request.job_id)
+        stands = tm is not None and any(tm.slots[i].state is SlotState.RESERVED for i in tm.slots_of(allocation))
+        if stands and job is not None and allocation in job.needs and (resource_id, allocation) not in self._asked:
+            raise Violation(f"{self.address} does not ask {resource_id} again for {allocation}")
+
+    def _check_served(self, state: Resources) -> None:
+        """Check that no need stays open while a TaskManager has free slots for it (R3).
+
+        It may while slots of the job, or TaskManagers of an earlier ResourceManager, have yet to be reported.
+        """
+        now, timeout = self.universe.now, self.world.plan.heartbeat_timeout
+        if not state.open_needs or now < state.recovering_until:
+            return
+        for job_id, need in state.unserved():
+            job = state.jobs[job_id]
+            if now < job.since + timeout or job.exclusive or job.libraries or need.beside is not None:
+                continue
+            for tm in state.task_managers.values():
+                free = sum(slot.state is SlotState.FREE for slot in tm.slots)
+                if tm.ready and tm.dedicated_to in (None, job_id) and free >= need.slots and now >= tm.rest_until:
+                    raise Violation(f"{self.address} leaves {need} open, and {tm.resource_id} has {free} free slots")
 
     def _check_reserved_once(self, state: Resources) -> None:
         """Check that the slots of one need are on one TaskManager (R3)."""

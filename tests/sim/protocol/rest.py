@@ -54,24 +54,30 @@ def _disagreement(world: World) -> str:
     shown = {r: tm for r, tm in rm.core.state.task_managers.items() if tm.registered}
     if unknown := sorted(task_managers.keys() ^ shown.keys()):
         return f"who is registered and who lives differ: {unknown}"
-    pools = {a: h.resource_id for master in world.job_masters() for a, h in master.core.state.pool.held.items()}
+    pools = {a: h for master in world.job_masters() for a, h in master.core.state.pool.held.items()}
     for resource_id, tm in task_managers.items():
         truth = {slot.index: slot.allocation_id for slot in tm.core.slots.table.report()}
         view = {i: slot.allocation_id for i, slot in enumerate(shown[resource_id].slots)}
         if truth != view or any(slot.state is View.RESERVED for slot in shown[resource_id].slots):
             return f"{resource_id} has {truth}, the ResourceManager thinks {view}"
-        if stray := [a for a in tm.held() if pools.get(a) != resource_id]:
-            return f"{resource_id} holds {stray} for nobody"
+        for allocation, binding in tm.core.slots.table.bindings.items():
+            held = pools.get(allocation)
+            if held is None or held.resource_id != resource_id:
+                return f"{resource_id} holds {allocation} for nobody"
+            if held.slots != binding.slots:
+                return f"{resource_id} holds {binding.slots} for {allocation}, its job thinks {held.slots}"
         for attempt_id, attempt in tm.attempts.items():
-            if attempt.state in LIVE and not _is_wanted(world, attempt_id):
+            if attempt.state in LIVE and not is_wanted(world, attempt_id):
                 return f"{attempt_id} runs on {resource_id} for nobody"
-    if stray := [a for a, r in pools.items() if r not in task_managers]:
+    if stray := [a for a, held in pools.items() if held.resource_id not in task_managers]:
         return f"{stray} are thought to be held on TaskManagers that are gone"
     return ""
 
 
-def _is_wanted(world: World, attempt_id: AttemptId) -> bool:
-    return any(master.core.state.by_attempt(attempt_id) is not None for master in world.job_masters())
+def is_wanted(world: World, attempt_id: AttemptId) -> bool:
+    """Whether a JobMaster counts on the attempt, or waits for its end."""
+    found = (master.core.state.by_attempt(attempt_id) for master in world.job_masters())
+    return any(execution is not None and execution.on_task_manager for execution in found)
 
 
 def leaks(world: World) -> str:

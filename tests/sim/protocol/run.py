@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import structlog
 
 from tests.sim.planting import Planted
+from tests.sim.protocol.drawing import drawn
 from tests.sim.protocol.journal import Violation
-from tests.sim.protocol.plan import Plan, drawn
+from tests.sim.protocol.plan import Plan
 from tests.sim.protocol.rest import standing
 from tests.sim.protocol.world import World
 

@@ -16,8 +16,8 @@ from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, LeaderId, ResourceId
 from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
 from minflinkd.taskmanager.slots.events import EndTasks, ForgetJob, StartTask
-from minflinkd.taskmanager.slots.state import SlotOptions
-from minflinkd.taskmanager.slots.table import SlotState
+from minflinkd.taskmanager.slots.state import SlotOptions, Slots
+from minflinkd.taskmanager.slots.table import SlotState, SlotTable
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.party import Party
 from tests.sim.protocol.wire import Later
@@ -93,7 +93,7 @@ class TaskManagerParty(Party[TaskManagerCore]):
         options = TaskManagerOptions(slots=slots, registration_timeout=give_up)
         core = TaskManagerCore(hello, slots=plan.slots_per_tm, options=options, now=world.universe.now)
         super().__init__(world.universe, address, core)
-        self._checked: object = None
+        self._checked: Slots | None = None
         self.start_session()
 
     # --- session -----------------------------------------------------------------------------------------------------
@@ -202,6 +202,9 @@ class TaskManagerParty(Party[TaskManagerCore]):
     def _begin(self, deployment: m.DeployTask) -> None:
         if deployment.attempt_id in self._unwanted:
             raise Violation(f"{self.address} starts {deployment.attempt_id}, which was cancelled before")
+        if deployment.attempt_id in self.world.started:
+            raise Violation(f"{self.address} starts {deployment.attempt_id}, which was started before")
+        self.world.started.add(deployment.attempt_id)
         self._loaded |= set(deployment.job.libraries)
         if units := clash(self._loaded, ()):
             raise Violation(f"{self.address}: its session holds two versions of {units}: {self._loaded}")
@@ -286,9 +289,17 @@ class TaskManagerParty(Party[TaskManagerCore]):
     # --- what must hold ----------------------------------------------------------------------------------------------
 
     def checked(self) -> None:
-        if self.core.slots is not self._checked:
-            self._checked = self.core.slots
+        before, slots = self._checked, self.core.slots
+        if slots is not before:
+            self._checked = slots
             self.check()
+            if before is not None and slots.table is not before.table:
+                self._check_version(before.table, slots.table)
+
+    def _check_version(self, before: SlotTable, table: SlotTable) -> None:
+        """Check that a report with other slots than the last one is later (R8)."""
+        if table.version <= before.version and table.report() != before.report():
+            raise Violation(f"{self.address} reports {table.report()} as version {table.version}, like the one before")
 
     def check(self) -> None:
         """Check slots and tasks.

@@ -13,12 +13,16 @@ from minflinkd.runtime.errors import Conflict, RemoteError
 from minflinkd.runtime.ids import JobId, LeaderId, ResourceId
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.party import Party
+from tests.sim.protocol.planted import FAULTS
 from tests.sim.protocol.universe import Universe
 from tests.sim.protocol.wire import Weather
 
 HERE, THERE = Address("here"), Address("there")
 QUESTION = m.ExitTaskManager(reason="why not")
 NOTICE = m.TaskManagerLost(resource_id=ResourceId("tm-1"), reason="gone")
+
+
+OTHER = m.TaskManagerLost(resource_id=ResourceId("tm-2"), reason="gone")
 
 
 class Toy:
@@ -74,6 +78,10 @@ class Two:
     def tell(self) -> None:
         self.here.core.commands.append(Tell(THERE, NOTICE))
         settle(self.here)
+
+    def tell_back(self) -> None:
+        self.there.core.commands.append(Tell(HERE, NOTICE))
+        settle(self.there)
 
     def outcome(self, within: float = 10.0) -> Outcome:
         """Return the only outcome."""
@@ -168,6 +176,29 @@ def test_a_cut_is_one_way_until_it_is_healed(noticed: bool, error: type[Exceptio
     assert two.outcome() == Answered(m.Done())
 
 
+def test_what_a_cut_holds_up_arrives_soon_after_it() -> None:
+    two = Two()
+    two.universe.wire.cut(HERE, THERE, noticed=False, late_until=6.0)
+    two.universe.engine.after(5.5, lambda: two.universe.wire.heal(HERE, THERE, noticed=False))
+    two.ask()
+    two.tell()
+    outcome = two.outcome()
+    assert isinstance(outcome, Unknown)
+    assert isinstance(outcome.error, RpcTimeout)
+    assert {message for _, message in two.there.core.received} == {QUESTION, NOTICE}
+    assert all(5.5 <= at <= 6.0 for at, _ in two.there.core.received)
+
+
+def test_an_ambush_decides_when_the_copies_of_a_message_arrive() -> None:
+    two = Two()
+    two.universe.wire.spies.append(lambda pair, message: (1.0, 4.0) if message is NOTICE else None)
+    two.ask()
+    assert two.outcome() == Answered(m.Done())
+    two.tell()
+    two.universe.engine.run_until(20.0)
+    assert [at for at, message in two.there.core.received if message is NOTICE] == [11.0, 14.0]
+
+
 def test_what_comes_to_a_stopped_process_waits_for_it() -> None:
     two = Two()
     two.there.stop()
@@ -246,3 +277,14 @@ def test_a_core_that_refuses_an_outcome_breaks_a_rule() -> None:
     two.ask()
     with pytest.raises(Violation, match="here failed: Conflict"):
         two.universe.engine.run_until(10.0)
+
+
+@pytest.mark.parametrize("fault", ["commands overtake one another", "commands are lost after a refusal"])
+def test_commands_that_are_not_carried_out_in_order_break_a_rule(fault: str) -> None:
+    two = Two()
+    two.there.core.refuses = True
+    two.there.core.commands += [Tell(HERE, NOTICE), Tell(HERE, OTHER)]
+    two.ask()
+    two.universe.engine.after(1.0, two.tell_back)
+    with FAULTS[fault](), pytest.raises(Violation, match="comes first"):
+        two.universe.engine.run_until(2.0)

@@ -11,6 +11,12 @@ QUICK = (
     "the RM serves JobMasters that were replaced",
     "the TM obeys JobMasters that were replaced",
     "the TM frees slots by the answer to an old offer",
+    "the RM does not tell jobs of a lost TM",
+    "the RM does not repeat a request for slots",
+    "the RM drops repeated declarations",
+    "the TM gives taken slots again",
+    "the TM's reports of freed slots are no news",
+    "commands overtake one another",
 )
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.sim.protocol.plan import drawn
+from tests.sim.protocol.drawing import drawn
 from tests.sim.protocol.planted import FAULTS
 from tests.sim.protocol.run import attempt, kind, reduced, run
 
@@ -51,7 +51,7 @@ def test_a_broken_rule_is_told_with_the_settings_and_without_the_faults_that_it_
     broken = attempt(plan, fault)
     verdict = reduced(plan, broken, fault)
     assert kind(verdict.violation) == kind(broken.violation)
-    assert not any(line.startswith(("Storm", "Cut", "Crash")) for line in verdict.story)
+    assert not any(line.startswith(("Storm", "Cut", "Crash", "Ambush")) for line in verdict.story)
     assert f"seed: {plan.seed}" in verdict.story
     assert verdict.story[-1] == f"broken: {verdict.violation}"
     assert any(" -> " in line for line in verdict.story)

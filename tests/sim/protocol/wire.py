@@ -23,6 +23,8 @@ from tests.sim.protocol.journal import Journal
 from tests.sim.protocol.party import Party
 
 CALM_DELAYS = (0.001, 0.02)  # seconds, in one direction
+HELD_UP_WITHIN = 0.5  # seconds after a cut in which the messages arrive that it held up
+Spy = Callable[[tuple[Address, Address], object], tuple[float, ...] | None]  # returns the delays that it decides
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,19 @@ class Wire:
         self._codec = Codec() if encoded else None
         self._cuts: dict[tuple[Address, Address], int] = {}  # in one direction; the number of faults that cut it now
         self._resets: dict[tuple[Address, Address], int] = {}  # those that the sender notices
+        self._late: dict[tuple[Address, Address], float] = {}  # when what is sent meanwhile arrives at the latest
+        self.spies: list[Spy] = []
 
     # --- cuts --------------------------------------------------------------------------------------------------------
 
-    def cut(self, source: Address, target: Address, *, noticed: bool) -> None:
-        """Cut one direction. With `noticed`, the sender sees its connection fail; otherwise messages just vanish."""
+    def cut(self, source: Address, target: Address, *, noticed: bool, late_until: float = 0.0) -> None:
+        """Cut one direction.
+
+        With `noticed`, the sender sees its connection fail. With `late_until`, messages arrive after the cut, and
+        before that time. Otherwise they just vanish.
+        """
+        if late_until:
+            self._late[source, target] = late_until
         self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
         if noticed:
             self._resets[source, target] = self._resets.get((source, target), 0) + 1
@@ -88,6 +98,10 @@ class Wire:
             counts[source, target] -= 1
             if not counts[source, target]:
                 del counts[source, target]
+
+    def is_calm(self, one: Address, other: Address) -> bool:
+        """Whether messages between the two arrive, in both directions, once and soon."""
+        return self.weather is CALM and not self.spies and not {(one, other), (other, one)} & self._cuts.keys()
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
@@ -120,8 +134,13 @@ class Wire:
         weather, draw = self.weather, self._rng.random
         fate, delays = "", tuple[float, ...]()
         least, most = CALM_DELAYS
+        planned = self._planned(pair, message) if self.spies else None
         if pair in self._cuts:
-            fate = ": CUT OFF"
+            until = self._late.get(pair, 0.0) - self._engine.now
+            fate = ": HELD UP" if until > 0 else ": CUT OFF"
+            delays = (max(0.0, until - HELD_UP_WITHIN) + min(until, HELD_UP_WITHIN) * draw(),) if until > 0 else ()
+        elif planned is not None:
+            fate, delays = f": AMBUSHED, arrives after {planned}", planned
         elif weather is CALM:
             delays = (least + (most - least) * draw(),)
         elif draw() < weather.drop:
@@ -138,6 +157,10 @@ class Wire:
                 delays += (delay,)
         self._journal.note(self._engine.now, "{} -> {} #{} {}" + fate, *pair, number, message)
         return delays
+
+    def _planned(self, pair: tuple[Address, Address], message: object) -> tuple[float, ...] | None:
+        told = [delays for spy in tuple(self.spies) if (delays := spy(pair, message)) is not None]
+        return told[0] if told else None
 
     # --- arriving ----------------------------------------------------------------------------------------------------
 

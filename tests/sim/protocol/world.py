@@ -6,28 +6,31 @@ The faults come first. Then, in the calm, every job has to run. Then the jobs en
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import Address
-from minflinkd.runtime.ids import IdSource, JobId, ResourceId, TaskId
+from minflinkd.runtime.ids import AttemptId, IdSource, JobId, LeaderId, ResourceId, TaskId
 from tests.sim.protocol.chaos import Chaos
 from tests.sim.protocol.dispatcher import DispatcherParty
 from tests.sim.protocol.host import Host
 from tests.sim.protocol.job_master import JobMasterParty
 from tests.sim.protocol.journal import Violation
+from tests.sim.protocol.party import Party
 from tests.sim.protocol.plan import JobPlan, Plan
 from tests.sim.protocol.resource_manager import ResourceManagerParty
 from tests.sim.protocol.rest import leaks, not_ended, unserved
 from tests.sim.protocol.task_manager import LIVE, TaskManagerParty
 from tests.sim.protocol.universe import Universe
+from tests.sim.protocol.watch import Watch
 
 LOOK = 0.5  # seconds between two checks whether all is well
 SERVED_WITHIN = 90.0  # seconds from the last fault until every job runs
-GONE_WITHIN = 120.0  # seconds from the end of the jobs until nothing is left of them
+GONE_WITHIN = 60.0  # seconds from the end of the jobs until nothing is left of them
 ZOMBIE_LIFE = 5.0  # seconds that a replaced leader goes on before it notices
 
 
@@ -48,6 +51,7 @@ class World:
         self.ids = IdSource(self.universe.rng, epoch=1)
         self.jobs: dict[JobId, Job] = {}
         self.input_ended: set[JobId] = set()
+        self.started: set[AttemptId] = set()
         self.resource_manager: ResourceManagerParty | None = None
         self.dispatcher = DispatcherParty(self.universe)
         self.host = Host(self)
@@ -67,6 +71,7 @@ class World:
         for job_plan in plan.jobs:
             engine.at(job_plan.at, self._submit, job_plan)
         Chaos(self).schedule(plan.faults)
+        Watch(self).begin()
 
     def run(self) -> None:
         """Run everything. Raises Violation."""
@@ -81,7 +86,7 @@ class World:
                 self.until(partial(not_ended, job), GONE_WITHIN)
         self.served_in = self.until(partial(unserved, self), SERVED_WITHIN)
         for job in self.jobs.values():
-            self._end(job)
+            self.end(job)
         self.universe.note("the jobs END")
         self.ending = True
         self.gone_in = self.until(partial(leaks, self), GONE_WITHIN)
@@ -109,6 +114,10 @@ class World:
     def job_masters(self) -> list[JobMasterParty]:
         return [job.master for job in self.jobs.values() if job.master is not None]
 
+    def leads(self, job_id: JobId, leader_id: LeaderId) -> bool:
+        master = self.jobs[job_id].master
+        return master is not None and master.core.leader_id == leader_id
+
     def add(self, tm: TaskManagerParty) -> None:
         self._task_managers[tm.resource_id] = tm
 
@@ -126,13 +135,17 @@ class World:
         self.universe.note("SUBMITTED {}: {}", job.job_id, plan)
         self._start_job_master(job)
         if plan.ends is not None:
-            self.universe.engine.at(plan.ends, self._end, job)
+            self.universe.engine.at(plan.ends, self.end, job)
 
-    def _start_job_master(self, job: Job) -> None:
+    def _submit_again(self, plan: JobPlan) -> None:
+        if not self.calm:
+            self._submit(replace(plan, again=False, ends=None))
+
+    def _start_job_master(self, job: Job, heralded: tuple[ResourceId, ...] = ()) -> None:
         if job.ended is None and job.master is None:
-            JobMasterParty(self, job)
+            JobMasterParty(self, job, heralded)
 
-    def _end(self, job: Job) -> None:
+    def end(self, job: Job) -> None:
         """End a job by the end of its input, or by a cancellation."""
         if job.ended is not None:
             return
@@ -159,7 +172,9 @@ class World:
         job.ended = status
         job.master = None
         master.die()
-        self.dispatcher.ended(job.job_id, master.core.leader_id)
+        self.dispatcher.gate(self.dispatcher.ended, job.job_id, master.core.leader_id)
+        if job.plan.again and not self.calm:
+            self.universe.engine.after(0.1 * self.universe.rng.random(), self._submit_again, job.plan)
         if status is JobStatus.FAILED:
             why = master.core.state.failures[-1].record.error.message
             if "no TaskManager could be started" not in why and not job.plan.fragile:
@@ -222,6 +237,34 @@ class World:
         master.job.master = None
         self._start_job_master(master.job)
         self.universe.engine.after(lasts, self._goes_on_as_zombie, master)
+
+    def stand_down(self, master: JobMasterParty) -> None:
+        """Let it make way for another JobMaster, as in a hot restart."""
+        self.universe.note("{} is to STAND DOWN", master.address)
+        master.gate(master.feed, ev.StandDown())
+
+    def stood_down(self, master: JobMasterParty) -> None:
+        """Replace it by one that knows where the job's slots are."""
+        self.universe.note("{} has STOOD DOWN", master.address)
+        heralded = tuple(sorted({held.resource_id for held in master.core.state.pool.held.values()}))
+        master.die()
+        master.job.master = None
+        self.universe.engine.after(0.01, self._start_job_master, master.job, heralded)
+
+    def stop_daemon(self, lasts: float) -> None:
+        """Stop ResourceManager, JobMasters and Dispatcher, as by SIGSTOP. Nobody replaces them."""
+        self.universe.note("the daemon is STOPPED")
+        there = (self.resource_manager, self.dispatcher, *self.job_masters())
+        stopped = [party for party in there if party is not None and not party.stopped]
+        for party in stopped:
+            party.stop()
+        self.universe.engine.after(lasts, self._daemon_goes_on, stopped)
+
+    def _daemon_goes_on(self, stopped: list[Party[Any]]) -> None:
+        self.universe.note("the daemon is CONTINUED")
+        for party in stopped:
+            if party.alive:
+                party.go_on()
 
     def _goes_on_as_zombie(self, leader: ResourceManagerParty | JobMasterParty) -> None:
         self.universe.note("the ZOMBIE {} goes on as {}", leader.address, leader.core.leader_id)

@@ -1,0 +1,75 @@
+"""The JobMaster, broken on purpose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from minflinkd.jobmaster import core as job_master
+from minflinkd.jobmaster.core import JobMasterCore
+from minflinkd.jobmaster.errands import Errands
+from minflinkd.jobmaster.scheduler import failover, slot_pool
+from minflinkd.jobmaster.scheduler.slot_pool import SlotPool
+from tests.sim.planting import Planted, patched
+
+
+def _an_unanswered_deployment_has_failed() -> Any:
+    return patched(failover, "deploy_unanswered", lambda _: failover.attempt_failed)
+
+
+def _the_job_master_accepts_one_allocation_of_two_task_managers() -> Any:
+    def made(_: Any) -> Any:
+        return lambda pool, _, offers: tuple(o.allocation_id for o in offers if o.allocation_id in pool.held)
+
+    return patched(SlotPool, "accepted", made)
+
+
+def _slots_of_a_lost_task_manager_stay_in_the_pool() -> Any:
+    return patched(failover, "task_manager_gone", lambda _: lambda *_: None)
+
+
+def _an_allocation_that_was_given_up_is_taken_again() -> Any:
+    def made(offered: Any) -> Any:
+        def forgetful(pool: Any, *rest: Any) -> Any:
+            return replace(offered(replace(pool, gone=()), *rest), gone=pool.gone)
+
+        return forgetful
+
+    return patched(slot_pool, "offered", made)
+
+
+def _strays_are_not_cancelled() -> Any:
+    return patched(job_master, "strays", lambda _: lambda *_: ())
+
+
+def _unanswered_commands_are_not_repeated() -> Any:
+    return patched(Errands, "settled", lambda _: lambda *_: True)
+
+
+def _deployments_are_repeated_after_their_cancellation() -> Any:
+    return patched(JobMasterCore, "_pointless", lambda _: lambda *_: False)
+
+
+def _needs_are_declared_once() -> Any:
+    def made(declare: Any) -> Any:
+        def terse(core: Any, now: float) -> None:
+            declare(core, now)
+            core._declare_at = math.inf
+
+        return terse
+
+    return patched(JobMasterCore, "_declare", made)
+
+
+FAULTS: Mapping[str, Planted] = {
+    "the JM takes an unanswered deployment for a failed one": _an_unanswered_deployment_has_failed,
+    "the JM accepts one allocation from two TMs": _the_job_master_accepts_one_allocation_of_two_task_managers,
+    "the JM keeps the slots of a lost TM": _slots_of_a_lost_task_manager_stay_in_the_pool,
+    "the JM takes an allocation again that it gave up": _an_allocation_that_was_given_up_is_taken_again,
+    "the JM does not cancel strays": _strays_are_not_cancelled,
+    "the JM does not repeat unanswered commands": _unanswered_commands_are_not_repeated,
+    "the JM repeats deployments after their cancellation": _deployments_are_repeated_after_their_cancellation,
+    "the JM declares its needs once": _needs_are_declared_once,
+}

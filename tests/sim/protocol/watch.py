@@ -1,0 +1,74 @@
+"""Looks again and again for what may happen, but must not last: attempts that nobody wants, slots of the dead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minflinkd.rpc.network import job_master
+from minflinkd.runtime.ids import AttemptId, JobId, ResourceId
+from tests.sim.protocol.journal import Violation
+from tests.sim.protocol.rest import is_wanted
+from tests.sim.protocol.task_manager import LIVE
+
+if TYPE_CHECKING:
+    from tests.sim.protocol.world import World
+
+INTERVAL = 0.5  # seconds between two looks
+MARGIN = 1.5  # seconds for messages and for the looks themselves
+
+
+class Watch:
+    """Counts for how long each of them has lasted. Only time counts in which the parties could have noticed."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._unwanted: dict[AttemptId, float] = {}  # in seconds
+        self._beaten: dict[AttemptId, float] = {}  # the same, while their JobMaster has heartbeats with the TaskManager
+        self._dead: dict[tuple[JobId, ResourceId], float] = {}
+        self._beats = 2 * world.plan.heartbeat_interval + MARGIN
+        self._limit = world.plan.heartbeat_timeout + self._beats
+
+    def begin(self) -> None:
+        self._world.universe.engine.after(INTERVAL, self._look)
+
+    def _look(self) -> None:
+        self._look_for_unwanted_attempts()
+        self._look_for_dead_task_managers()
+        self._world.universe.engine.after(INTERVAL, self._look)
+
+    def _look_for_unwanted_attempts(self) -> None:
+        """No attempt may run on for long that its JobMaster gave up, or whose JobMaster is gone (R10, R13)."""
+        wire, unwanted, beaten = self._world.universe.wire, dict[AttemptId, float](), dict[AttemptId, float]()
+        for tm in self._world.task_managers():
+            for attempt_id, attempt in tm.attempts.items():
+                if attempt.state not in LIVE or is_wanted(self._world, attempt_id):
+                    continue
+                job_id = attempt.deployment.job.job_id
+                master = self._world.jobs[job_id].master
+                fair = not tm.stopped and (
+                    master is None or (not master.stopped and wire.is_calm(tm.address, job_master(job_id)))
+                )
+                unwanted[attempt_id] = lasted = self._unwanted.get(attempt_id, 0.0) + fair * INTERVAL
+                if lasted > self._limit:
+                    raise Violation(f"{tm.address} runs {attempt_id} for {self._limit:g} s for nobody")
+                beats = master is not None and bool(master.core.state.pool.on(tm.resource_id))
+                # Counted anew after bad weather: a cancellation that was lost is repeated only after a while.
+                known = self._beaten.get(attempt_id, 0.0) + INTERVAL if fair and beats else 0.0
+                beaten[attempt_id] = known
+                if known > self._beats:
+                    raise Violation(f"{tm.address} runs {attempt_id}, and its JobMaster knows it for {self._beats:g} s")
+        self._unwanted, self._beaten = unwanted, beaten
+
+    def _look_for_dead_task_managers(self) -> None:
+        """A JobMaster must notice soon that a TaskManager with its slots is gone (R10, R11)."""
+        dead: dict[tuple[JobId, ResourceId], float] = {}
+        for master in self._world.job_masters():
+            for resource_id in {held.resource_id for held in master.core.state.pool.held.values()}:
+                if self._world.task_manager(resource_id) is None:
+                    key = master.job.job_id, resource_id
+                    dead[key] = lasted = self._dead.get(key, 0.0) + (not master.stopped) * INTERVAL
+                    if lasted > self._limit:
+                        raise Violation(
+                            f"{master.address} has slots of {resource_id} for {self._limit:g} s, it is gone"
+                        )
+        self._dead = dead
