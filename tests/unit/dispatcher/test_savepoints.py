@@ -11,9 +11,9 @@ from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import DISPATCHER
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.storage.fsspec_storage import FsspecOptions, FsspecStorage
-from tests.cluster import until
 from tests.unit.dispatcher.conftest import Cluster
 from tests.unit.dispatcher.versions_world import JOB, Runner, a_runner, job_running, seen
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -55,6 +55,6 @@ async def test_a_savepoint_goes_nowhere_where_a_check_fails_and_the_job_goes_on(
             status = await cluster.network.ask(DISPATCHER, asked, timeout=5)
             return f"{status.error.code}: {status.error.message}" if status.error else ""
 
-        said = await until("the savepoint has failed", failed)
+        said = await until(failed, "the savepoint has failed")
         assert said.startswith("storage-unfit: memory://x/savepoints cannot be written: the check exclusive-create")
         await seen(cluster, lambda job: job.status is JobStatus.RUNNING)
