@@ -323,7 +323,9 @@ def _declared(this: Step, declaration: DeclareNeeds) -> None:
     if known is not None and known.leader_id == leader_id:
         if declaration.version < known.declaration.version:
             return
-        job = replace(known, declaration=declaration, returned={})
+        soon = this.now < known.since + this.options.heartbeat_timeout
+        given_up = (known.given_up | known.held) - set(declaration.held) if soon else frozenset()
+        job = replace(known, declaration=declaration, returned={}, given_up=given_up)
     else:
         number = known.number if known is not None else this.state.arrivals
         job = JobNeeds(declaration, since=this.now, number=number)

@@ -43,6 +43,7 @@ class JobNeeds:
     since: float  # seconds; the first declaration of this JobMaster
     number: int  # jobs are served in the order of their arrival
     returned: Mapping[AllocationId, Returned] = field(default_factory=dict)  # since the last declaration
+    given_up: frozenset[AllocationId] = frozenset()  # soon after `since`; this JobMaster never takes them again
 
     @property
     def leader_id(self) -> LeaderId:

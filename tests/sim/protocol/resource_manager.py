@@ -54,6 +54,7 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         self._answers: tuple[ResourceId, AllocationId] | None = None  # the request that the present step answers
         self._given = False  # whether that answer says yes
         self._returns: dict[AllocationId, tuple[m.DeclareNeeds, list[float]]] = {}  # when slots for a need came back
+        self._had: dict[LeaderId, frozenset[AllocationId]] = {}  # what each JobMaster has said that it holds
         self.universe.note("{} BEGINS as {}", self.address, core.leader_id)
         self.step(core.found, world.host.living(), world.universe.now)
 
@@ -155,6 +156,9 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         if state is before:
             return
         self._before = state
+        for job_id, job in state.jobs.items():
+            if job is not before.jobs.get(job_id):
+                self._had[job.leader_id] = self._had.get(job.leader_id, frozenset()) | job.held
         self._note_returns(before, state)
         self._check_served(state)
         for job_id in before.jobs.keys() - state.jobs.keys():
@@ -220,6 +224,12 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         declaration, times = self._returns.get(allocation, (None, []))
         return declaration == job.declaration and self.universe.now < times[-1] + LONGEST_RETURN_REST
 
+    def _may_be_offered(self, state: Resources, job_id: JobId, job: JobNeeds) -> bool:
+        """Whether a TaskManager holds slots that the job's JobMaster, a new one, has not been offered yet (R13)."""
+        if self.universe.now >= job.since + self.world.plan.heartbeat_timeout:
+            return False
+        return bool(state.holdings.get(job_id, {}).keys() - job.needs.keys() - self._had[job.leader_id])
+
     def _check_served(self, state: Resources) -> None:
         """Check that no need stays open while a TaskManager has free slots for it (R3).
 
@@ -231,7 +241,7 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
             return
         for job_id, need in state.unserved():
             job = state.jobs[job_id]
-            if now < job.since + self.world.plan.heartbeat_timeout or self._rests(job, need.allocation_id):
+            if self._may_be_offered(state, job_id, job) or self._rests(job, need.allocation_id):
                 continue
             if job.exclusive or job.libraries or need.beside is not None:
                 continue
