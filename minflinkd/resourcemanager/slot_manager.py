@@ -328,7 +328,10 @@ def _declared(this: Step, declaration: DeclareNeeds) -> None:
         job = replace(known, declaration=declaration, returned={}, given_up=given_up)
     else:
         number = known.number if known is not None else this.state.arrivals
-        job = JobNeeds(declaration, since=this.now, number=number)
+        past = this.state.past.get(job_id)
+        # A JobMaster that was silent is not a new one.
+        before = past.since if past is not None and past.leader_id == leader_id else None
+        job = JobNeeds(declaration, since=this.now if before is None else before, number=number)
         this.set(arrivals=max(this.state.arrivals, number + 1))
         if holders := {holder for held in this.state.holdings.get(job_id, {}).values() for holder in held}:
             this.commands.append(ev.AnnounceJobMaster(job_id, leader_id, tuple(sorted(holders))))
@@ -343,7 +346,9 @@ def _job_master_gone(this: Step, job_id: JobId, leader_id: LeaderId, for_good: b
         return
     this.drop_wish(f"job {job_id}")
     this.drop_wish(f"growth of job {job_id}")
-    this.state = this.state.without_job(job_id, Past(leader_id, for_good))
+    job = this.state.jobs.get(job_id)
+    since = job.since if job is not None and job.leader_id == leader_id else None
+    this.state = this.state.without_job(job_id, Past(leader_id, for_good, since))
 
 
 # --- time ------------------------------------------------------------------------------------------------------------

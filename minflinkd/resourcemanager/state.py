@@ -81,6 +81,7 @@ class Past:
 
     leader_id: LeaderId
     ended: bool  # for good: nothing that it sent counts any more
+    since: float | None = None  # seconds; its first declaration, if it was heard
 
 
 @dataclass(frozen=True)

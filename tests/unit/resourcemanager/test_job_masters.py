@@ -58,6 +58,17 @@ def test_slots_that_a_new_jobmaster_gave_up_are_not_waited_for() -> None:
     assert manager.answer().waiting == {}
 
 
+def test_a_jobmaster_that_was_silent_and_speaks_again_is_not_a_new_one() -> None:
+    """Its needs were dropped meanwhile. No slots are waited for that it has given up (R10, R13)."""
+    manager = after_a_crash()
+    manager.needs(by=NEXT, held=(A,))
+    manager.now += 10
+    manager.feed(ev.JobMasterGone(JOB1, NEXT, for_good=False))
+    told, *served = manager.needs(version=2, by=NEXT, d=2)
+    assert told == ev.AnnounceJobMaster(JOB1, NEXT, (TM1,))
+    assert served == [allocate(TM2, (0, 1), "d", by=NEXT)]
+
+
 def test_slots_stay_given_up_in_later_declarations() -> None:
     """R13."""
     manager = after_a_crash()
