@@ -24,6 +24,8 @@ def needs_answer(state: Resources, options: ResourceManagerOptions, job_id: JobI
         asked = f"{_slots(need)} needed; {there}{others}"
         if need.allocation_id in later:
             waiting[need.allocation_id] = f"{asked}; the job's own TaskManagers will offer theirs"
+        elif state.jobs[job_id].rests(need.allocation_id, now):
+            waiting[need.allocation_id] = f"{asked}; slots for it came back, and are looked for again in a moment"
         elif need.beside is not None:
             waiting[need.allocation_id] = f"{asked}; to grow, the job waits until they fall free"
         elif least(need) > most and options.can_start:

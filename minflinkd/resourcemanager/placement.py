@@ -104,10 +104,13 @@ def covered(state: Resources, job_id: JobId, options: ResourceManagerOptions, no
 
 
 def _unknown_to(state: Resources, job_id: JobId, job: JobNeeds) -> list[int]:
-    """Return the sizes of allocations that TaskManagers hold for the job, but its JobMaster neither holds nor wants."""
+    """Return the sizes of allocations that TaskManagers hold for the job, and that its JobMaster may still be offered.
+
+    It neither holds nor wants them. What it has held and given up, it does not take again.
+    """
     sizes = []
     for allocation, resource_ids in state.holdings.get(job_id, {}).items():
-        if allocation not in job.held and allocation not in job.needs:
+        if allocation not in job.held and allocation not in job.needs and allocation not in job.given_up:
             tm = state.task_managers[resource_ids[0]]
             slots = tm.slots_of(allocation)
             if all(tm.slots[i].state is SlotState.ALLOCATED for i in slots):

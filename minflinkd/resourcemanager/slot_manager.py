@@ -13,7 +13,7 @@ from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.placement import covered, least, place, recovering
 from minflinkd.resourcemanager.provisioning import hangs, starts_wanted, surplus, to_renew
 from minflinkd.resourcemanager.reservations import follow, overdue, reserve
-from minflinkd.resourcemanager.state import JobNeeds, Past, Resources, Starts, Wish
+from minflinkd.resourcemanager.state import JobNeeds, Past, Resources, Returned, Starts, Wish
 from minflinkd.resourcemanager.step import Setting, Step
 from minflinkd.resourcemanager.task_managers import SlotState, TaskManager, TaskManagerState
 from minflinkd.rpc.messages import (
@@ -32,6 +32,8 @@ WISH_TIMEOUT = LONGEST_BACKOFF + 10.0  # a wish outlives the pause after a faile
 STOPPING_TIMEOUT = 30.0  # seconds after which a TaskManager that was told to exit is forgotten
 REST = 1.0  # seconds in which a TaskManager that refused is not asked again
 RENEWAL_REST = 10.0  # the same for a TaskManager that was asked for a new session
+RETURN_REST = 0.5  # seconds in which a need is not served again after its slots came back; doubled each time
+LONGEST_RETURN_REST = 5.0
 
 
 def step(setting: Setting, state: Resources, event: ev.Event, now: float) -> tuple[Resources, tuple[ev.Command, ...]]:
@@ -90,9 +92,9 @@ def _serve(this: Step) -> None:
     nowhere = most_slots(this.state) + 1
     later = {job_id: covered(this.state, job_id, this.options, this.now) for job_id in this.state.open_needs}
     for job_id, need in sorted(this.state.unserved(), key=lambda wanted: wanted[1].beside is not None):
-        if need.allocation_id in later[job_id]:
-            continue
         job = this.state.jobs[job_id]
+        if need.allocation_id in later[job_id] or job.rests(need.allocation_id, this.now):
+            continue
         shared = need.beside is None and not job.exclusive and not job.libraries
         placement = place(this.state, job_id, need, this.now) if not shared or least(need) < nowhere else None
         if placement is not None:
@@ -133,10 +135,30 @@ def _request(job_id: JobId, job: JobNeeds, allocation: AllocationId, slots: tupl
 
 def _answered(this: Step, allocation: AllocationId, allocated: bool, report: TaskManagerReport) -> None:
     """The reservation is settled: the report shows the facts. A TaskManager that refused is left alone for a while."""
+    before = this.state.task_managers.get(report.resource_id)
     _reported(this, report, settled=allocation)
     tm = this.state.task_managers.get(report.resource_id)
-    if tm is not None and not allocated:
+    if tm is None or before is None:
+        return
+    if not allocated:
         this.put(replace(tm, rest_until=this.now + REST))
+    elif allocation not in before.granted and allocation in before.allocations and allocation not in tm.allocations:
+        _came_back(this, before.allocations[allocation], allocation)  # a later report was faster than this answer
+
+
+def _came_back(this: Step, job_id: JobId, allocation: AllocationId) -> None:
+    """R8: Let the need rest, until its JobMaster declares its needs anew or some time has passed.
+
+    The JobMaster did not want the slots, and may be cut off from here. If the need were served at once, slots would go
+    back and forth as fast as messages travel.
+    """
+    job = this.state.jobs.get(job_id)
+    if job is None or allocation not in job.needs:
+        return
+    times = job.returned[allocation].times + 1 if allocation in job.returned else 1
+    rest = min(RETURN_REST * 2 ** min(times - 1, 10), LONGEST_RETURN_REST)
+    returned = {**job.returned, allocation: Returned(times, this.now + rest)}
+    this.state = this.state.with_job(job_id, replace(job, returned=returned))
 
 
 def _repeat(this: Step, resource_id: ResourceId, allocation: AllocationId) -> None:
@@ -203,7 +225,7 @@ def _reported(this: Step, report: TaskManagerReport, settled: AllocationId | Non
     if report.version < tm.report.version:
         this.put(follow(tm, tm.report, now, settled))
         return
-    was_ready = tm.ready
+    was_ready, granted = tm.ready, tm.granted
     tm = follow(tm, report, now, settled)
     if report.session_steps > tm.steps:
         failed = bool(report.session_error)  # it starts over, perhaps for ever
@@ -213,6 +235,8 @@ def _reported(this: Step, report: TaskManagerReport, settled: AllocationId | Non
         if tm.ready:
             _started(this)
     this.put(tm)
+    for allocation in sorted(granted.keys() - tm.allocations.keys()):
+        _came_back(this, granted[allocation], allocation)
 
 
 def _started(this: Step) -> None:
@@ -299,10 +323,15 @@ def _declared(this: Step, declaration: DeclareNeeds) -> None:
     if known is not None and known.leader_id == leader_id:
         if declaration.version < known.declaration.version:
             return
-        job = replace(known, declaration=declaration)
+        soon = this.now < known.since + this.options.heartbeat_timeout
+        given_up = (known.given_up | known.held) - set(declaration.held) if soon else frozenset()
+        job = replace(known, declaration=declaration, returned={}, given_up=given_up)
     else:
         number = known.number if known is not None else this.state.arrivals
-        job = JobNeeds(declaration, since=this.now, number=number)
+        past = this.state.past.get(job_id)
+        # A JobMaster that was silent is not a new one.
+        before = past.since if past is not None and past.leader_id == leader_id else None
+        job = JobNeeds(declaration, since=this.now if before is None else before, number=number)
         this.set(arrivals=max(this.state.arrivals, number + 1))
         if holders := {holder for held in this.state.holdings.get(job_id, {}).values() for holder in held}:
             this.commands.append(ev.AnnounceJobMaster(job_id, leader_id, tuple(sorted(holders))))
@@ -317,7 +346,9 @@ def _job_master_gone(this: Step, job_id: JobId, leader_id: LeaderId, for_good: b
         return
     this.drop_wish(f"job {job_id}")
     this.drop_wish(f"growth of job {job_id}")
-    this.state = this.state.without_job(job_id, Past(leader_id, for_good))
+    job = this.state.jobs.get(job_id)
+    since = job.since if job is not None and job.leader_id == leader_id else None
+    this.state = this.state.without_job(job_id, Past(leader_id, for_good, since))
 
 
 # --- time ------------------------------------------------------------------------------------------------------------

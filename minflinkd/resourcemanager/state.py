@@ -28,12 +28,22 @@ PAST_KEPT = 1_000  # jobs; the last messages of a JobMaster are long delivered w
 
 
 @dataclass(frozen=True)
+class Returned:
+    """Slots were given for a need and came back, so its JobMaster did not want them."""
+
+    times: int
+    rest_until: float  # seconds; the need is not served before this time
+
+
+@dataclass(frozen=True)
 class JobNeeds:
     """The last declaration of a job's JobMaster (R8)."""
 
     declaration: DeclareNeeds
     since: float  # seconds; the first declaration of this JobMaster
     number: int  # jobs are served in the order of their arrival
+    returned: Mapping[AllocationId, Returned] = field(default_factory=dict)  # since the last declaration
+    given_up: frozenset[AllocationId] = frozenset()  # soon after `since`; this JobMaster never takes them again
 
     @property
     def leader_id(self) -> LeaderId:
@@ -59,6 +69,11 @@ class JobNeeds:
     def needs(self) -> Mapping[AllocationId, SlotNeed]:
         return {need.allocation_id: need for need in self.declaration.needs}
 
+    def rests(self, allocation: AllocationId, now: float) -> bool:
+        """Whether the need is not served now, since slots for it came back."""
+        returned = self.returned.get(allocation)
+        return returned is not None and now < returned.rest_until
+
 
 @dataclass(frozen=True)
 class Past:
@@ -66,6 +81,7 @@ class Past:
 
     leader_id: LeaderId
     ended: bool  # for good: nothing that it sent counts any more
+    since: float | None = None  # seconds; its first declaration, if it was heard
 
 
 @dataclass(frozen=True)

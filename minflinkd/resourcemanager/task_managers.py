@@ -159,6 +159,12 @@ class TaskManager:
         return {s.allocation_id: s.job_id for s in self.slots if s.allocation_id is not None and s.job_id is not None}
 
     @cached_property
+    def granted(self) -> Mapping[AllocationId, JobId]:
+        """The same for those of whom the TaskManager has said so."""
+        granted = {slot.allocation_id for slot in self.slots if slot.state is SlotState.ALLOCATED}
+        return {allocation: job_id for allocation, job_id in self.allocations.items() if allocation in granted}
+
+    @cached_property
     def jobs(self) -> tuple[JobId, ...]:
         return tuple(sorted(set(self.allocations.values())))
 

@@ -302,8 +302,6 @@ class TaskManagerCore:
             self._announced(registered.job_masters, now)
 
     def _beat_answered(self, number: int, outcome: Outcome, now: float) -> None:
-        if number != self.registration.number:
-            return  # an answer to an earlier registration
         match outcome:
             case Answered(value):
                 self._register(rg.BeatAnswered(number), now)

@@ -144,8 +144,13 @@ class Step(machine.Step[Registration, Command]):
 
 
 def step(state: Registration, event: Event, now: float) -> tuple[Registration, tuple[Command, ...]]:
+    """Apply one event.
+
+    Outcomes of an earlier registration change nothing (R8). Otherwise the late refusal of a heartbeat to one
+    ResourceManager would end the registration with the next.
+    """
     this = Step(state, now)
-    if isinstance(event, Tick) or event.number == state.number:  # others are outcomes of an earlier registration
+    if isinstance(event, Tick) or event.number == state.number:
         _react(this, event)
     return this.result()
 

@@ -13,11 +13,12 @@ from minflinkd.rpc.jobs import ExecutionState
 from minflinkd.rpc.network import job_master
 from minflinkd.rpc.party import Ask
 from minflinkd.runtime.errors import Consequence, ErrorInfo
-from minflinkd.runtime.ids import Chance, LeaderId, ResourceId, TaskId, VertexId
+from minflinkd.runtime.ids import AttemptId, Chance, LeaderId, ResourceId, TaskId, VertexId
 from minflinkd.runtime.units import Duration
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.party import Party
 from tests.sim.protocol.plan import JobPlan
+from tests.sim.protocol.task_manager import ENDED
 
 if TYPE_CHECKING:
     from tests.sim.protocol.world import Job, World
@@ -87,6 +88,7 @@ class JobMasterParty(Party[JobMasterCore]):
         self.world = world
         self.job = job
         self.zombie = False
+        self.cancelled: set[AttemptId] = set()  # attempts whose end it has asked for
         self._status = core.state.status
         job.master = self
         self.universe.note("{} BEGINS as {}", self.address, leader_id)
@@ -144,6 +146,22 @@ class JobMasterParty(Party[JobMasterCore]):
             execution = self.core.state.by_attempt(ask.request.attempt_id)
             if execution is None or execution.state not in LIVE:
                 raise Violation(f"{self.address} deploys {ask.request.attempt_id}, which it has given up")
+            self._alone(ask.request)
+        elif isinstance(ask.request, m.CancelTask):
+            self.cancelled.add(ask.request.attempt_id)
+
+    def _alone(self, deployment: m.DeployTask) -> None:
+        """Check that nothing runs of earlier attempts of the task on slots that it has, even if it is ending."""
+        for tm in self.world.task_managers():
+            mine = self.core.state.pool.on(tm.resource_id)
+            for attempt_id, attempt in tm.attempts.items():
+                first = attempt.deployment
+                same = first.task.id == deployment.task.id and first.allocation_id in mine and attempt.is_of(self)
+                if same and attempt_id != deployment.attempt_id and attempt.state not in ENDED:
+                    raise Violation(
+                        f"{self.address} deploys {deployment.attempt_id} of {first.task.id} while {attempt_id} is "
+                        f"{attempt.state} at {tm.address}, on slots that it has"
+                    )
 
     def _storage_fails(self) -> bool:
         return not self.world.calm and self.universe.rng.random() < self.world.plan.storage_failures

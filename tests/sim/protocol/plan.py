@@ -21,6 +21,7 @@ class JobPlan:
     fragile: bool = False  # it survives only one restart
     ends: float | None = None  # when it is cancelled or its input ends; None: at the end of the run
     bounded: bool = False  # its input ends
+    narrows: bool = False  # with each handover to a new version, its groups want one slot less
     again: bool = False  # it is submitted again at once, under another id, when it has ended before the calm
 
 

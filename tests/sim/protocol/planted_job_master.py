@@ -11,6 +11,7 @@ from minflinkd.jobmaster import core as job_master
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.errands import Errands
 from minflinkd.jobmaster.scheduler import failover, slot_pool
+from minflinkd.jobmaster.scheduler.events import AttemptGone, SlotsGone
 from minflinkd.jobmaster.scheduler.slot_pool import SlotPool
 from tests.sim.planting import Planted, patched
 
@@ -63,6 +64,21 @@ def _needs_are_declared_once() -> Any:
     return patched(JobMasterCore, "_declare", made)
 
 
+def _contradictions_are_ignored(*events: type) -> Any:
+    def made(contradictions: Any) -> Any:
+        return lambda *beat: (event for event in contradictions(*beat) if not isinstance(event, events))
+
+    return patched(job_master, "contradictions", made)
+
+
+def _slots_that_the_task_manager_does_not_know_are_kept() -> Any:
+    return _contradictions_are_ignored(SlotsGone)
+
+
+def _attempts_that_the_task_manager_does_not_know_are_waited_for() -> Any:
+    return _contradictions_are_ignored(AttemptGone)
+
+
 FAULTS: Mapping[str, Planted] = {
     "the JM takes an unanswered deployment for a failed one": _an_unanswered_deployment_has_failed,
     "the JM accepts one allocation from two TMs": _the_job_master_accepts_one_allocation_of_two_task_managers,
@@ -72,4 +88,6 @@ FAULTS: Mapping[str, Planted] = {
     "the JM does not repeat unanswered commands": _unanswered_commands_are_not_repeated,
     "the JM repeats deployments after their cancellation": _deployments_are_repeated_after_their_cancellation,
     "the JM declares its needs once": _needs_are_declared_once,
+    "the JM keeps slots that the TM does not know": _slots_that_the_task_manager_does_not_know_are_kept,
+    "the JM waits for attempts that the TM does not know": _attempts_that_the_task_manager_does_not_know_are_waited_for,
 }

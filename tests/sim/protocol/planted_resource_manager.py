@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from msgspec.structs import replace as copy
@@ -100,6 +101,22 @@ def _repeated_declarations_are_dropped() -> Any:
     return patched(ResourceManagerCore, "_declare_needs", made)
 
 
+def _what_came_back_is_given_again_at_once() -> Any:
+    return patched(slot_manager, "RETURN_REST", lambda _: 0.0)
+
+
+def _slots_that_were_given_up_are_waited_for() -> Any:
+    def made(declared: Any) -> Any:
+        def forgetful(this: Any, declaration: Any) -> None:
+            declared(this, declaration)
+            if (job := this.state.jobs.get(declaration.job_id)) is not None:
+                this.state = this.state.with_job(declaration.job_id, replace(job, given_up=frozenset()))
+
+        return forgetful
+
+    return patched(slot_manager, "_declared", made)
+
+
 FAULTS: Mapping[str, Planted] = {
     "the RM marks slots taken after it has asked for them": _slots_are_marked_after_they_are_asked_for,
     "the RM frees reserved slots by reports that cannot know of them": _reports_free_what_they_cannot_know_of,
@@ -112,4 +129,6 @@ FAULTS: Mapping[str, Planted] = {
     "the RM keeps slots marked that are free again": _freed_slots_stay_marked,
     "the RM never hears a JM again that was silent": _a_job_master_that_was_silent_is_never_heard_again,
     "the RM drops repeated declarations": _repeated_declarations_are_dropped,
+    "the RM gives slots again at once that came back": _what_came_back_is_given_again_at_once,
+    "the RM waits for slots that their JM gave up": _slots_that_were_given_up_are_waited_for,
 }

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from minflinkd.taskmanager.slots import machine as slot_machine
+from minflinkd.taskmanager.slots import registration
 from minflinkd.taskmanager.slots import table as slot_table
 from minflinkd.taskmanager.slots.core import TaskManagerCore
 from minflinkd.taskmanager.slots.events import Beat, EndTasks
 from minflinkd.taskmanager.slots.state import Slots
 from minflinkd.taskmanager.slots.step import Step
-from minflinkd.taskmanager.slots.table import SlotState
+from minflinkd.taskmanager.slots.table import SlotState, SlotTable
 from tests.sim.planting import Planted, patched
 
 
@@ -132,6 +133,45 @@ def _slots_that_the_job_master_does_not_name_are_kept() -> Any:
     return patched(TaskManagerCore, "_feed", made)
 
 
+def _surplus_slots_are_kept() -> Any:
+    return patched(slot_table, "narrowed", lambda _: lambda slots, _surplus: slots)
+
+
+def _slots_are_offered_before_their_tasks_have_ended() -> Any:
+    def made(resume: Any) -> Any:
+        def hasty(this: Any) -> None:
+            attempts = this.state.attempts
+            this.set(attempts={})
+            resume(this)
+            this.set(attempts=attempts)
+
+        return hasty
+
+    return patched(slot_machine, "_resume", made)
+
+
+def _slots_are_reported_free_before_their_tasks_have_ended() -> Any:
+    def made(report: Any) -> Any:
+        def hasty(slots: Any) -> Any:
+            kept = {a: b for a, b in slots.bindings.items() if b.state is not SlotState.RELEASING}
+            return report(replace(slots, bindings=kept))
+
+        return hasty
+
+    return patched(SlotTable, "report", made)
+
+
+def _outcomes_of_an_earlier_registration_count() -> Any:
+    def made(step: Any) -> Any:
+        def forgetful(state: Any, event: Any, now: float) -> Any:
+            event = event if isinstance(event, registration.Tick) else replace(event, number=state.number)
+            return step(state, event, now)
+
+        return forgetful
+
+    return patched(registration, "step", made)
+
+
 FAULTS: Mapping[str, Planted] = {
     "the TM follows every RM": _the_task_manager_follows_every_resource_manager,
     "the TM obeys JobMasters that were replaced": _the_task_manager_obeys_replaced_job_masters,
@@ -145,4 +185,8 @@ FAULTS: Mapping[str, Planted] = {
     "the TM's reports of freed slots are no news": _freed_slots_are_no_news,
     "the TM starts a repeated deployment again": _a_repeated_deployment_starts_again,
     "the TM keeps slots that its JM does not name": _slots_that_the_job_master_does_not_name_are_kept,
+    "the TM keeps surplus slots": _surplus_slots_are_kept,
+    "the TM offers slots before their tasks have ended": _slots_are_offered_before_their_tasks_have_ended,
+    "the TM reports slots free before their tasks have ended": _slots_are_reported_free_before_their_tasks_have_ended,
+    "the TM takes outcomes of an earlier registration": _outcomes_of_an_earlier_registration_count,
 }

@@ -9,8 +9,8 @@ from minflinkd.resourcemanager.core import ResourceManagerCore
 from minflinkd.resourcemanager.events import SendAllocate, StartTaskManager, StopTaskManager
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
-from minflinkd.resourcemanager.slot_manager import is_stale
-from minflinkd.resourcemanager.state import Resources
+from minflinkd.resourcemanager.slot_manager import LONGEST_RETURN_REST, is_stale
+from minflinkd.resourcemanager.state import JobNeeds, Resources
 from minflinkd.resourcemanager.task_managers import SlotState, TaskManager
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Fenced
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.sim.protocol.world import World
 
 START_TIMEOUT = 10.0  # in seconds
+OFTEN = 10.0  # seconds in which slots are given for one need, and come back, at most MOST_RETURNS times
+MOST_RETURNS = 5
 
 
 class ResourceManagerParty(Party[ResourceManagerCore]):
@@ -50,6 +52,9 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         self._declared: dict[JobId, float] = {}  # when each job's JobMaster was last heard
         self._told: set[tuple[ResourceId, Address]] = set()  # who was told of which lost TaskManager in this step
         self._answers: tuple[ResourceId, AllocationId] | None = None  # the request that the present step answers
+        self._given = False  # whether that answer says yes
+        self._returns: dict[AllocationId, tuple[m.DeclareNeeds, list[float]]] = {}  # when slots for a need came back
+        self._had: dict[LeaderId, frozenset[AllocationId]] = {}  # what each JobMaster has said that it holds
         self.universe.note("{} BEGINS as {}", self.address, core.leader_id)
         self.step(core.found, world.host.living(), world.universe.now)
 
@@ -95,10 +100,11 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         self._asked.clear()
         if isinstance(ask.about, SendAllocate) and isinstance(outcome, Answered):
             self._answers = (ask.about.resource_id, ask.about.request.allocation_id)
+            self._given = outcome.value.allocated
         try:
             super().answered(ask, outcome)
         finally:
-            self._answers = None
+            self._answers, self._given = None, False
         if isinstance(ask.about, SendAllocate) and isinstance(outcome, Answered):
             self._check_settled(ask.about.resource_id, ask.about.request.allocation_id)
         elif isinstance(ask.about, SendAllocate):
@@ -150,6 +156,10 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         if state is before:
             return
         self._before = state
+        for job_id, job in state.jobs.items():
+            if job is not before.jobs.get(job_id):
+                self._had[job.leader_id] = self._had.get(job.leader_id, frozenset()) | job.held
+        self._note_returns(before, state)
         self._check_served(state)
         for job_id in before.jobs.keys() - state.jobs.keys():
             if self.universe.now < self._declared.get(job_id, -math.inf) + self.world.plan.heartbeat_timeout:
@@ -191,17 +201,49 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         if stands and job is not None and allocation in job.needs and (resource_id, allocation) not in self._asked:
             raise Violation(f"{self.address} does not ask {resource_id} again for {allocation}")
 
+    def _note_returns(self, before: Resources, state: Resources) -> None:
+        """Note slots that were given for a need and came back, and check that they do not go back and forth (R8)."""
+        now = self.universe.now
+        for resource_id, was in before.task_managers.items():
+            tm = state.task_managers.get(resource_id)
+            if tm is was or tm is None or tm.instance_id != was.instance_id or not tm.registered:
+                continue
+            for allocation, job_id in was.allocations.items():
+                given = allocation in was.granted or (self._given and self._answers == (resource_id, allocation))
+                job = state.jobs.get(job_id)
+                if allocation in tm.granted or not given or job is None or allocation not in job.needs:
+                    continue
+                declaration, times = self._returns.get(allocation, (job.declaration, []))
+                times = [at for at in times if declaration == job.declaration and now - at < OFTEN]
+                self._returns[allocation] = job.declaration, [*times, now]
+                if len(times) >= MOST_RETURNS:
+                    raise Violation(f"{self.address} gives slots for {allocation} again and again, and they come back")
+
+    def _rests(self, job: JobNeeds, allocation: AllocationId) -> bool:
+        """Whether slots for the need came back a while ago, and its JobMaster has not declared anything else since."""
+        declaration, times = self._returns.get(allocation, (None, []))
+        return declaration == job.declaration and self.universe.now < times[-1] + LONGEST_RETURN_REST
+
+    def _may_be_offered(self, state: Resources, job_id: JobId, job: JobNeeds) -> bool:
+        """Whether a TaskManager holds slots that the job's JobMaster, a new one, has not been offered yet (R13)."""
+        if self.universe.now >= job.since + self.world.plan.heartbeat_timeout:
+            return False
+        return bool(state.holdings.get(job_id, {}).keys() - job.needs.keys() - self._had[job.leader_id])
+
     def _check_served(self, state: Resources) -> None:
         """Check that no need stays open while a TaskManager has free slots for it (R3).
 
-        It may while slots of the job, or TaskManagers of an earlier ResourceManager, have yet to be reported.
+        It may while slots of the job, or TaskManagers of an earlier ResourceManager, have yet to be reported, and for a
+        while after slots for it came back.
         """
-        now, timeout = self.universe.now, self.world.plan.heartbeat_timeout
+        now = self.universe.now
         if not state.open_needs or now < state.recovering_until:
             return
         for job_id, need in state.unserved():
             job = state.jobs[job_id]
-            if now < job.since + timeout or job.exclusive or job.libraries or need.beside is not None:
+            if self._may_be_offered(state, job_id, job) or self._rests(job, need.allocation_id):
+                continue
+            if job.exclusive or job.libraries or need.beside is not None:
                 continue
             for tm in state.task_managers.values():
                 free = sum(slot.state is SlotState.FREE for slot in tm.slots)

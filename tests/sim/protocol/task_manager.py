@@ -14,6 +14,7 @@ from minflinkd.rpc.network import Address, job_master, task_manager
 from minflinkd.rpc.party import Answered, Ask, Outcome, Unknown
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, LeaderId, ResourceId
+from minflinkd.taskmanager.child.protocol import SessionLost
 from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
 from minflinkd.taskmanager.slots.events import EndTasks, ForgetJob, StartTask
 from minflinkd.taskmanager.slots.state import SlotOptions, Slots
@@ -116,9 +117,7 @@ class TaskManagerParty(Party[TaskManagerCore]):
         for attempt_id in sorted(self.attempts):
             attempt = self.attempts[attempt_id]
             if attempt.state not in ENDED:
-                attempt.error = ErrorInfo(
-                    code="session-lost", message="the session was lost", consequence=Consequence.RETRYABLE
-                )
+                attempt.error = SessionLost("the session was lost").info()
                 self._ended(attempt, m.TaskState.FAILED)
         self.after(lasts, self.start_session)
 
@@ -165,11 +164,14 @@ class TaskManagerParty(Party[TaskManagerCore]):
         if isinstance(ask.about, _Status):
             self._told(ask.about, outcome)
             return
-        before, request = self.core.slots.table.bindings, ask.request
+        before, registration, request = self.core.slots.table.bindings, self.core.registration, ask.request
         late = isinstance(request, m.OfferSlots) and request.version < self._offers[ask.target]
+        registers = isinstance(request, m.RegisterTaskManager | m.HeartbeatFromTaskManager)
         super().answered(ask, outcome)
         if late and self.core.slots.table.bindings != before:
             raise Violation(f"{self.address} was changed by the answer to an offer that was not its last")
+        if registers and ask.about.number != registration.number and self.core.registration != registration:
+            raise Violation(f"{self.address} was changed by the outcome of an earlier registration")
 
     def sends(self, ask: Ask) -> None:
         if isinstance(ask.request, m.OfferSlots):
@@ -310,6 +312,9 @@ class TaskManagerParty(Party[TaskManagerCore]):
         held = Counter(slot for binding in bindings.values() for slot in binding.slots)
         if any(count > 1 for count in held.values()):
             raise Violation(f"{self.address}: a slot is held by two allocations: {dict(bindings)}")
+        free = {status.index for status in self.core.slots.table.report() if status.allocation_id is None}
+        if taken := sorted(held.keys() & free):
+            raise Violation(f"{self.address} reports slots {taken} as free, but they are held: {dict(bindings)}")
         jobs = {binding.job_id for binding in bindings.values()}
         if len(jobs) > 1 and any(self.world.is_exclusive(job_id) for job_id in jobs):
             raise Violation(f"{self.address} serves an exclusive job and another one: {dict(bindings)}")

@@ -14,7 +14,9 @@ QUICK = (
     "the RM does not tell jobs of a lost TM",
     "the RM does not repeat a request for slots",
     "the RM drops repeated declarations",
+    "the RM gives slots again at once that came back",
     "the TM gives taken slots again",
+    "the TM keeps surplus slots",
     "the TM's reports of freed slots are no news",
     "commands overtake one another",
 )

@@ -1,11 +1,12 @@
-"""Looks again and again for what may happen, but must not last: attempts that nobody wants, slots of the dead."""
+"""Looks again and again for what may happen, but must not last: attempts that nobody wants, slots that are gone."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from minflinkd.jobmaster.errands import RETRY_PAUSE
 from minflinkd.rpc.network import job_master
-from minflinkd.runtime.ids import AttemptId, JobId, ResourceId
+from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, ResourceId
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.rest import is_wanted
 from tests.sim.protocol.task_manager import LIVE
@@ -24,8 +25,11 @@ class Watch:
         self._world = world
         self._unwanted: dict[AttemptId, float] = {}  # in seconds
         self._beaten: dict[AttemptId, float] = {}  # the same, while their JobMaster has heartbeats with the TaskManager
+        self._heard: dict[AttemptId, float] = {}  # when the TaskManager last heard a JobMaster of the job
         self._dead: dict[tuple[JobId, ResourceId], float] = {}
+        self._gone: dict[AllocationId, float] = {}
         self._beats = 2 * world.plan.heartbeat_interval + MARGIN
+        self._repeat = world.plan.heartbeat_timeout / 2 + RETRY_PAUSE  # until a request without answer is sent again
         self._limit = world.plan.heartbeat_timeout + self._beats
 
     def begin(self) -> None:
@@ -34,11 +38,13 @@ class Watch:
     def _look(self) -> None:
         self._look_for_unwanted_attempts()
         self._look_for_dead_task_managers()
+        self._look_for_slots_that_are_gone()
         self._world.universe.engine.after(INTERVAL, self._look)
 
     def _look_for_unwanted_attempts(self) -> None:
         """No attempt may run on for long that its JobMaster gave up, or whose JobMaster is gone (R10, R13)."""
-        wire, unwanted, beaten = self._world.universe.wire, dict[AttemptId, float](), dict[AttemptId, float]()
+        wire = self._world.universe.wire
+        unwanted, beaten, heard = dict[AttemptId, float](), dict[AttemptId, float](), dict[AttemptId, float]()
         for tm in self._world.task_managers():
             for attempt_id, attempt in tm.attempts.items():
                 if attempt.state not in LIVE or is_wanted(self._world, attempt_id):
@@ -48,16 +54,22 @@ class Watch:
                 fair = not tm.stopped and (
                     master is None or (not master.stopped and wire.is_calm(tm.address, job_master(job_id)))
                 )
-                unwanted[attempt_id] = lasted = self._unwanted.get(attempt_id, 0.0) + fair * INTERVAL
+                beats = master is not None and bool(master.core.state.pool.on(tm.resource_id))
+                heard[attempt_id] = tm.core.slots.jobs[job_id].heard
+                # A heartbeat that was under way for long makes the TaskManager wait as long again.
+                late = not beats and heard[attempt_id] != self._heard.get(attempt_id, heard[attempt_id])
+                lasted = 0.0 if late else self._unwanted.get(attempt_id, 0.0)
+                unwanted[attempt_id] = lasted = lasted + fair * INTERVAL
                 if lasted > self._limit:
                     raise Violation(f"{tm.address} runs {attempt_id} for {self._limit:g} s for nobody")
-                beats = master is not None and bool(master.core.state.pool.on(tm.resource_id))
-                # Counted anew after bad weather: a cancellation that was lost is repeated only after a while.
-                known = self._beaten.get(attempt_id, 0.0) + INTERVAL if fair and beats else 0.0
-                beaten[attempt_id] = known
-                if known > self._beats:
-                    raise Violation(f"{tm.address} runs {attempt_id}, and its JobMaster knows it for {self._beats:g} s")
-        self._unwanted, self._beaten = unwanted, beaten
+                if master is None or not fair or not beats:
+                    continue  # counted anew after bad weather
+                beaten[attempt_id] = known = self._beaten.get(attempt_id, 0.0) + INTERVAL
+                # One cancellation may be lost, if it was sent at all.
+                limit = self._beats + (self._repeat if attempt_id in master.cancelled else 0.0)
+                if known > limit:
+                    raise Violation(f"{tm.address} runs {attempt_id}, and its JobMaster knows it for {limit:g} s")
+        self._unwanted, self._beaten, self._heard = unwanted, beaten, heard
 
     def _look_for_dead_task_managers(self) -> None:
         """A JobMaster must notice soon that a TaskManager with its slots is gone (R10, R11)."""
@@ -72,3 +84,19 @@ class Watch:
                             f"{master.address} has slots of {resource_id} for {self._limit:g} s, it is gone"
                         )
         self._dead = dead
+
+    def _look_for_slots_that_are_gone(self) -> None:
+        """A JobMaster must learn with its next heartbeats that a TaskManager does not hold its slots (R10)."""
+        gone: dict[AllocationId, float] = {}
+        for master in self._world.job_masters():
+            for allocation, held in master.core.state.pool.held.items():
+                tm = self._world.task_manager(held.resource_id)
+                if tm is None or allocation in tm.core.slots.kept_for(master.job.job_id):
+                    continue
+                calm = self._world.universe.wire.is_calm(tm.address, master.address)
+                if tm.stopped or master.stopped or not calm:
+                    continue  # counted anew after bad weather
+                gone[allocation] = lasted = self._gone.get(allocation, 0.0) + INTERVAL
+                if lasted > self._beats:
+                    raise Violation(f"{master.address} has slots for {self._beats:g} s that {tm.address} does not hold")
+        self._gone = gone

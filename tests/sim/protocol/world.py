@@ -244,8 +244,11 @@ class World:
         master.gate(master.feed, ev.StandDown())
 
     def stood_down(self, master: JobMasterParty) -> None:
-        """Replace it by one that knows where the job's slots are."""
+        """Replace it by one that knows where the job's slots are, perhaps of a version that wants fewer."""
         self.universe.note("{} has STOOD DOWN", master.address)
+        if master.job.plan.narrows:
+            groups = tuple(max(1, slots - 1) for slots in master.job.plan.groups)
+            master.job.plan = replace(master.job.plan, groups=groups)
         heralded = tuple(sorted({held.resource_id for held in master.core.state.pool.held.values()}))
         master.die()
         master.job.master = None

@@ -49,6 +49,34 @@ def test_a_job_whose_slots_are_not_offered_in_time_is_served_elsewhere() -> None
     assert command == allocate(TM2, (0, 1), B, by=NEXT)
 
 
+def test_slots_that_a_new_jobmaster_gave_up_are_not_waited_for() -> None:
+    """It lost its TaskManager, which still holds them. It never takes them again, so it is served elsewhere (R13)."""
+    manager = after_a_crash()
+    manager.needs(by=NEXT, b=2)
+    manager.needs(version=2, by=NEXT, held=(A,))
+    assert manager.needs(version=3, by=NEXT, d=2) == [allocate(TM2, (0, 1), "d", by=NEXT)]
+    assert manager.answer().waiting == {}
+
+
+def test_a_jobmaster_that_was_silent_and_speaks_again_is_not_a_new_one() -> None:
+    """Its needs were dropped meanwhile. No slots are waited for that it has given up (R10, R13)."""
+    manager = after_a_crash()
+    manager.needs(by=NEXT, held=(A,))
+    manager.now += 10
+    manager.feed(ev.JobMasterGone(JOB1, NEXT, for_good=False))
+    told, *served = manager.needs(version=2, by=NEXT, d=2)
+    assert told == ev.AnnounceJobMaster(JOB1, NEXT, (TM1,))
+    assert served == [allocate(TM2, (0, 1), "d", by=NEXT)]
+
+
+def test_slots_stay_given_up_in_later_declarations() -> None:
+    """R13."""
+    manager = after_a_crash()
+    manager.needs(by=NEXT, held=(A,))
+    manager.needs(version=2, by=NEXT)
+    assert manager.needs(version=3, by=NEXT, d=2) == [allocate(TM2, (0, 1), "d", by=NEXT)]
+
+
 def test_nothing_is_started_for_what_the_job_holds_already() -> None:
     """R13."""
     manager = after_a_crash()
