@@ -353,7 +353,7 @@ def _recovered(this: Step, restart: Restart, latest: int, why: ErrorInfo) -> Non
 def _marked(restart: Restart, times: Mapping[str, int]) -> Restart:
     """Record when these phases were reached, in milliseconds. The first time counts."""
     fresh = {phase: at_ms for phase, at_ms in times.items() if phase not in restart.phases}
-    seconds = {phase: round(max(0, at_ms - restart.requested_ms) / 1000, 3) for phase, at_ms in fresh.items()}
+    seconds = {phase: max(0, at_ms - restart.requested_ms) / 1000 for phase, at_ms in fresh.items()}
     return replace(restart, phases={**restart.phases, **seconds})
 
 

@@ -95,7 +95,7 @@ def _check_artifacts(artifacts: tuple[Artifact, ...], faults: Faults) -> None:
     seen: set[str] = set()
     for i, artifact in enumerate(artifacts):
         path = at("artifacts", i)
-        if artifact.name != PurePath(artifact.name).name or artifact.name in ("", ".", "..") or "\0" in artifact.name:
+        if artifact.name != PurePath(artifact.name).name or artifact.name in ("", "..") or "\0" in artifact.name:
             faults.add(path, f"{show(artifact.name)} is not a file name", "{name: flights.py, path: src/flights.py}")
         elif not artifact.name.endswith(ARTIFACT_SUFFIXES):
             problem = f"{show(artifact.name)} cannot be loaded into a running session"

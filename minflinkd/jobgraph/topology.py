@@ -109,7 +109,7 @@ def connected_parts(vertices: tuple[Vertex, ...]) -> list[tuple[Vertex, ...]]:
             neighbours[source].add(vertex)
     part: dict[str, int] = {}
     for number, start in enumerate(inputs):
-        reach = [start] if start not in part else []
+        reach = [start]
         while reach:
             vertex = reach.pop()
             if vertex not in part:

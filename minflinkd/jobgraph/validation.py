@@ -58,7 +58,7 @@ def parse_job(
 def _sound_part(graph: JobGraph, faults: Faults) -> JobGraph:
     """Return the vertices that are not faulty and read nothing faulty, in topological order."""
     sound: dict[str, Vertex] = {}
-    waiting = {v.id: v for v in graph.vertices if v.kind != "nothing" and not faults.touch(vertex_path(v.id))}
+    waiting = {v.id: v for v in graph.vertices if not faults.touch(vertex_path(v.id))}
     while ready := [v for v in waiting.values() if all(edge.id in sound for edge in v.inputs)]:
         for vertex in ready:
             sound[vertex.id] = waiting.pop(vertex.id)

@@ -39,7 +39,7 @@ class Final:
     """The request for a final checkpoint. It lasts until the tasks stop."""
 
     retry_at: float
-    request: int | None = None  # under way
+    request: int | None = None  # under way, or complete
     checkpoint_id: int | None = None  # complete
 
 
@@ -206,7 +206,7 @@ def next_wakeup(state: State, now: float) -> float | None:
         times.append(state.setting_up.deadline)
     if state.next_trigger is not None:
         times.append(state.next_trigger)
-    if state.final is not None and state.final.request is None and state.final.checkpoint_id is None:
+    if state.final is not None and state.final.request is None:
         times.append(state.final.retry_at)
     if state.queued and state.setting_up is None:
         times.append(pause_ends(state))

@@ -56,7 +56,7 @@ def periodic(step: Step) -> None:
 def begin_final(step: Step) -> None:
     """Begin the final checkpoint after everything else in flight, because its tasks have no more output to come."""
     state, final = step.state, step.state.final
-    if final is None or final.request is not None or final.checkpoint_id is not None:
+    if final is None or final.request is not None:
         return
     if step.now < final.retry_at or state.setting_up is not None or state.pending or state.queued:
         return

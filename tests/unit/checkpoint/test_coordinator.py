@@ -68,6 +68,9 @@ def test_periodic_checkpoints_begin_with_no_tasks_and_without_an_interval_never(
     story = Story(interval=0.0)
     story.tell(e.TasksRunning(TASKS, periodic=False), e.PeriodicBegins())
     assert story.state.next_trigger is None, "they are switched off"
+    story = Story(interval=0.5)
+    story.tell(e.TasksRunning(TASKS, periodic=False), e.PeriodicBegins())
+    assert story.state.next_trigger == 0.5
 
 
 def test_periodic_checkpoints_stop_with_the_tasks() -> None:
@@ -286,7 +289,22 @@ def test_a_file_that_a_younger_checkpoint_has_taken_up_again_stays() -> None:
     story.tell(e.MetadataWritten(2), *told(2), e.MetadataDiscarded(1))
     story.pending(4).tell(e.Acknowledged(snapshot(4, A, A1, reuses=(name(1, A1),))))
     assert e.DeleteFiles(frozenset({name(1, B1)})) in story.tell(e.Declined(3, A1, ERROR))
+    shared = story.state
     assert e.DeleteFiles(frozenset({name(1, A1), name(4, A1)})) in story.tell(e.Declined(4, B1, ERROR))
+    story.state = shared
+    [write] = story.tell(e.Acknowledged(snapshot(4, B, B1, reuses=(name(1, A1),))))
+    assert isinstance(write, e.WriteMetadata), "the other task may take it up, too"
+
+
+def test_a_file_of_a_late_acknowledgement_is_nothing_to_refer_to() -> None:
+    """The task that wrote it is told to delete it (C21, F4)."""
+    story = Story().running().pending(1)
+    story.tell(e.Acknowledged(snapshot(1, A, A1)))
+    late = name(1, A1, 9)
+    story.tell(e.Acknowledged(snapshot(1, A, A1, writes=(late,))))
+    [failed] = [c for c in story.tell(e.Acknowledged(snapshot(1, B, B1, reuses=(late,)))) if isinstance(c, e.Fail)]
+    assert failed.error is not None
+    assert failed.error.code == "checkpoint-file-not-retained"
 
 
 def test_a_file_of_two_checkpoints_goes_with_the_metadata_of_the_second() -> None:

@@ -7,7 +7,7 @@ import pytest
 from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
 from minflinkd.checkpoint.machine import events as e
 from minflinkd.checkpoint.machine.state import MAX_CLEANING, next_wakeup
-from tests.unit.checkpoint.builders import A1, B1, ERROR, NOON, TASKS, Story
+from tests.unit.checkpoint.builders import A1, A2, B1, ERROR, NOON, TASKS, Story
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,31 @@ def test_a_failed_set_up_counts_as_a_failed_trigger_until_one_succeeds() -> None
     story.tell(e.TriggerRequested(1))
     assert story.tell(e.SetUpFailed(1, ERROR)) == [e.Fail(1, None, FailureCause.TRIGGER_FAILURE, ERROR)]
     story.pending(1, request=2)
-    assert e.NotifyAborted(B1, 1) in story.tell(e.TriggerFailed(1, A1, ERROR))
+    commands = story.tell(e.TriggerFailed(1, A1, ERROR))
+    assert e.NotifyAborted(B1, 1) in commands
+    assert e.Fail(2, 1, FailureCause.TRIGGER_FAILURE, ERROR) in commands
     assert (story.state.trigger_failures, story.state.failures) == (2, 0)
     story.pending(2, request=3).tell(e.TriggerTaken(2, A1))
     assert story.state.trigger_failures == 2
     story.tell(e.TriggerTaken(2, B1))
     assert story.state.trigger_failures == 0
+
+
+def test_only_attempts_that_take_part_count_as_triggered() -> None:
+    """A message about another attempt or another checkpoint says nothing (C23)."""
+    story = Story().running()
+    story.tell(e.TriggerRequested(1), e.SetUpFailed(1, ERROR))
+    story.pending(1, request=2).tell(e.TriggerTaken(9, A1), e.TriggerTaken(1, A1), e.TriggerTaken(1, A2))
+    assert story.state.trigger_failures == 1
+    story.tell(e.TriggerTaken(1, B1))
+    assert story.state.trigger_failures == 0
+
+
+def test_a_request_begins_before_the_periodic_checkpoint_that_is_due_with_it() -> None:
+    """That one waits for its turn (C20)."""
+    story = Story(interval=10.0).running()
+    assert story.at(10.0, e.TriggerRequested(1)) == [e.SetUp(1)]
+    assert [request.kind for request in story.state.queued] == [CheckpointKind.PERIODIC]
 
 
 def test_a_set_up_without_an_end_expires() -> None:

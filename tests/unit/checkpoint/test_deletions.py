@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -11,12 +14,14 @@ from minflinkd.checkpoint.deletion_queue import (
     Delete,
     Ended,
     Limits,
+    Piece,
     Queue,
     Wanted,
     check_invariants,
     next_wakeup,
     step,
 )
+from minflinkd.runtime.machine import InvariantViolated
 
 SMALL = Limits(batch=3, in_flight=2, rate=1.0, tries=3, first_pause=1.0, longest_pause=4.0)
 
@@ -67,6 +72,15 @@ def test_not_more_is_deleted_at_a_time_and_in_a_time_than_allowed() -> None:
     assert story.tell(d.Done(1)) == [Ended(1, True), Delete(3, ("e",))]
 
 
+def test_files_leave_one_request_of_two_to_metadata() -> None:
+    """Even if the rate would allow more (F5, C22)."""
+    story = Story()
+    assert story.tell(Wanted(1, ("a", "b", "c")), Wanted(2, ("d",))) == [Delete(1, ("a", "b", "c"))]
+    assert story.at(99) == []
+    assert next_wakeup(story.queue, 99.0) is None
+    assert story.tell(d.Done(1)) == [Ended(1, True), Delete(2, ("d",))]
+
+
 def test_metadata_waits_for_no_files_nor_for_a_write() -> None:
     """A restart waits until the metadata of a failed checkpoint is gone (C22)."""
     story = Story()
@@ -98,6 +112,94 @@ def test_files_are_given_up_in_the_end_and_metadata_never() -> None:
     assert answers == [Ended(1, False)]
     [[metadata]] = [*story.queue.in_flight.values()] or [[story.queue.waiting[0]]]
     assert metadata.insists
+
+
+def request(*names: str, insists: bool = False) -> tuple[Piece, ...]:
+    return (Piece(1, names, insists),)
+
+
+FILES, METADATA = request("a", "b", "c"), request("chk-1/_metadata", insists=True)
+BROKEN: dict[str, Queue] = {
+    "more requests in flight than allowed": Queue(limits=SMALL, in_flight={1: METADATA, 2: METADATA, 3: FILES}),
+    "no request left to metadata": Queue(limits=SMALL, in_flight={1: FILES, 2: FILES}),
+    "a request larger than allowed": Queue(limits=SMALL, in_flight={1: FILES + request("d")}),
+    "writes end that did not begin": Queue(limits=SMALL, writes=-1),
+    "files and metadata in one request": Queue(limits=SMALL, in_flight={1: request("a") + METADATA}),
+}
+
+
+@pytest.mark.parametrize("why", BROKEN)
+def test_a_queue_that_must_not_exist_is_found(why: str) -> None:
+    """The driver checks after each step (A3)."""
+    with pytest.raises(InvariantViolated) as found:
+        check_invariants(BROKEN[why])
+    assert found.value.message == f"deletions: {why}"
+
+
+def test_all_that_is_broken_of_a_queue_is_named() -> None:
+    """One bug often breaks several rules (A3)."""
+    crowded = replace(BROKEN["no request left to metadata"], writes=-1)
+    with pytest.raises(InvariantViolated, match="no request left to metadata, writes end that did not begin"):
+        check_invariants(crowded)
+
+
+def test_a_queue_may_be_as_full_as_its_limits_say() -> None:
+    """One request is left to metadata, unless only one is allowed at all (F5)."""
+    check_invariants(Queue(limits=SMALL, in_flight={1: FILES, 2: METADATA}))
+    check_invariants(Queue(limits=replace(SMALL, in_flight=1), in_flight={1: FILES}))
+    check_invariants(Queue(limits=replace(SMALL, in_flight=3), in_flight={1: FILES, 2: FILES, 3: METADATA}))
+
+
+def test_a_single_request_at_a_time_is_shared_by_files_and_metadata() -> None:
+    """Metadata goes first as soon as the request before it has ended (C22, F5)."""
+    story = Story(replace(SMALL, in_flight=1))
+    assert story.tell(Wanted(1, ("a",)), Wanted(2, ("b",))) == [Delete(1, ("a",))]
+    assert story.tell(Wanted(3, ("chk-1/_metadata",), insists=True)) == []
+    assert story.at(9, d.Done(1)) == [Ended(1, True), Delete(2, ("chk-1/_metadata",), insists=True)]
+    assert story.tell(d.Done(2)) == [Ended(3, True), Delete(3, ("b",))]
+
+
+def test_the_pause_doubles_with_each_failure_up_to_the_longest() -> None:
+    """An object that cannot be deleted is tried less and less often (F5)."""
+    story = Story()
+    story.tell(Wanted(1, ("chk-1/_metadata",), insists=True))
+    pauses = []
+    for _ in range(40):
+        [number] = story.queue.in_flight
+        assert story.tell(d.Failed(number)) == []
+        due = next_wakeup(story.queue, story.now)
+        assert due is not None
+        pauses.append(due - story.now)
+        story.at(due)
+    assert pauses == [1.0, 2.0] + [4.0] * 38
+
+
+def test_metadata_neither_uses_nor_awaits_the_rate_of_files() -> None:
+    """The rate limits files only (F5, C22)."""
+    story = Story(replace(SMALL, in_flight=3))
+    assert story.tell(Wanted(1, ("chk-1/_metadata",), insists=True), Wanted(2, ("a", "b"))) == [
+        Delete(1, ("chk-1/_metadata",), insists=True),
+        Delete(2, ("a", "b")),
+    ]
+    story.tell(Wanted(3, ("c",)), Wanted(4, ("chk-2/_metadata",), insists=True), d.Failed(3))
+    assert next_wakeup(story.queue, 0.0) == 1.0, "the pause of the metadata, which does not wait for the rate"
+    assert story.at(1.0) == [Delete(4, ("chk-2/_metadata",), insists=True)]
+    assert story.at(2.0, d.Done(2)) == [Ended(2, True), Delete(5, ("c",))]
+
+
+def test_a_deletion_is_incomplete_if_any_part_of_it_was_given_up() -> None:
+    """The others of the same number of failures are still tried (F7)."""
+    story = Story(replace(SMALL, tries=1, rate=100.0))
+    assert story.tell(Wanted(1, ("a", "b", "c", "d"))) == [Delete(1, ("a", "b", "c"))]
+    assert story.at(1, d.Failed(1)) == [Delete(2, ("d",))], "the rest is deleted all the same"
+    assert story.at(2, d.Done(2)) == [Ended(1, False)]
+    assert story.queue.incomplete == frozenset(), "nothing is left of it"
+    assert story.at(3, Wanted(2, ("e",)), Wanted(3, ("f",))) == [Delete(3, ("e",))]
+    assert story.at(4, d.WriteBegun(), d.Done(3), Wanted(4, ("g",)), d.WriteEnded()) == [
+        Ended(2, True),
+        Delete(4, ("f", "g")),
+    ]
+    assert story.at(5, d.Failed(4)) == [Ended(3, False), Ended(4, False)]
 
 
 class DeletionModel(RuleBasedStateMachine):

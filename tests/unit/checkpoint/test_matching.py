@@ -98,6 +98,14 @@ def test_a_vertex_read_twice_is_told_apart_by_its_readers() -> None:
     assert match_nodes(old, new).operators == {0: 1, 1: 0}
 
 
+def test_a_vertex_that_was_read_twice_keeps_the_state_of_the_reader_that_stays() -> None:
+    """The other's is left behind, if that is allowed, and the other way round it is new (C25)."""
+    twice = plan("d:Deduplicate::x/u", "a:json", "d:Deduplicate::y/u")
+    once = plan("d:Deduplicate::y/u", "a:json")
+    assert match_nodes(twice, once, allow_non_restored=True).operators == {0: 1}
+    assert "vertex d has state (Deduplicate), for which there is no state" in refusal(once, twice)
+
+
 def test_a_vertex_put_between_two_others_changes_nothing() -> None:
     """C25."""
     old = plan("d:Deduplicate::u", "a:json:::")

@@ -111,6 +111,7 @@ def test_a_registered_segment_takes_the_place_of_the_newcomers_copy() -> None:
     commands = pending_with(story, taken(3, segment(F3, "y"), segment(F3, "x", 9)))
     third = written(commands)
     assert handles_of(third) == [segment(F2, "y", 9), segment(F2, "x")]
+    assert [file.path for file in third.tasks[0].files] == ["state/0", "state/1"]
     assert third.tasks[0].physical_files == ()
     assert deleted(commands) == frozenset()
     assert deleted(story.tell(e.MetadataWritten(3))) == {F3}
@@ -127,6 +128,7 @@ def test_a_task_may_go_on_naming_its_own_copy_of_a_segment() -> None:
     story.pending(4)
     commands = pending_with(story, taken(4, segment(F3, "x"), segment(name(4, A1), "z")))
     assert handles_of(written(commands)) == [segment(F2, "x"), segment(name(4, A1), "z")]
+    assert [file.path for file in written(commands).tasks[0].files] == ["state/0", "state/1"]
 
 
 def test_a_copy_that_a_checkpoint_in_flight_takes_for_granted_is_still_found_behind_its_end() -> None:
@@ -205,6 +207,15 @@ def test_rewritten_segments_of_a_failed_checkpoint_leave_the_old_ones_registered
     commands = story.tell(e.Declined(2, B1, ERROR))
     assert deleted(commands) == {F2}
     assert story.state.registry.known(A, segment(F3, "x")) == segment(F1, "x")
+
+
+def test_a_segment_that_was_rewritten_is_known_by_its_earlier_copy_when_the_later_one_is_gone() -> None:
+    """As long as a checkpoint refers to that (F4, F6)."""
+    first, second = completed(1, taken(1, segment(F1, "x"))), completed(2, taken(2, segment(F2, "x")))
+    registry = Registry.of([first, second])
+    assert registry.known(A, segment(F3, "x")) == segment(F2, "x")
+    assert registry.without(second).known(A, segment(F3, "x")) == segment(F1, "x")
+    assert registry.without(first).known(A, segment(F3, "x")) == segment(F2, "x")
 
 
 # --- counts ------------------------------------------------------------------------------------------------------

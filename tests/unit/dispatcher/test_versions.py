@@ -290,14 +290,14 @@ def test_a_state_that_must_not_exist_is_found(job: Job) -> None:
     assert good.restart is not None
     completed = good.restart.to(RestartState.COMPLETED)
     for why, restart, past in (
-        ("none before it to go back to", replace(good.restart, old=None), ()),
-        ("not the one that was asked for", replace(good.restart, target=graph(9)), ()),
-        ("has ended: completed", completed, ()),
-        ("2 is under way, and 1 were requested", replace(good.restart, number=2), ()),
-        ("later than the one under way", good.restart, (v.record(completed),)),
-        ("has not ended", good.restart, (v.record(good.restart),)),
+        ("a version on trial has none before it to go back to", replace(good.restart, old=None), ()),
+        ("the version that starts is not the one that was asked for", replace(good.restart, target=graph(9)), ()),
+        ("the restart under way has ended: completed", completed, ()),
+        ("restart 2 is under way, and 1 were requested", replace(good.restart, number=2), ()),
+        ("a restart that has ended is later than the one under way", good.restart, (v.record(completed),)),
+        ("a restart among the ended ones has not ended", good.restart, (v.record(good.restart),)),
     ):
-        with pytest.raises(InvariantViolated, match=why):
+        with pytest.raises(InvariantViolated, match=f"^{why}$"):
             v.check_invariants(replace(good, restart=restart, past=past))
 
 

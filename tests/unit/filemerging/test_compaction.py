@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minflinkd.filemerging.compaction import (
+    REWRITE_TIME,
     REWRITTEN_PER_NEW,
     CompactionLimits,
     FileUse,
@@ -18,6 +19,7 @@ from minflinkd.filemerging.compaction import (
     file_uses,
     files_to_rewrite,
     space_use,
+    time_to_rewrite,
 )
 from minflinkd.filemerging.segments import HEADER
 from minflinkd.rpc.snapshot import StateHandle
@@ -73,6 +75,134 @@ def test_many_small_files_are_put_together() -> None:
     files = {f"{number:03d}": use(100 + number) for number in range(64)}
     assert files_to_rewrite(files, 100, LIMITS) == {f"{number:03d}" for number in range(32)}
     assert files_to_rewrite(files, 100, CompactionLimits(max_file_size=100)) == frozenset(), "it would make no fewer"
+
+
+TWICE = CompactionLimits(max_file_size=1000, max_amplification=2.0)
+
+
+def stored(referenced: int, size: int) -> FileUse:
+    """Return a file of `size` bytes, so that the sums of a test are exact. Its dead bytes are fewer by the header."""
+    return FileUse(size, referenced)
+
+
+WORN: dict[str, tuple[dict[str, FileUse], int, CompactionLimits, set[str]]] = {
+    "nothing, just at the limit": ({"a": stored(100, 200)}, 0, TWICE, set()),
+    "a file, a byte beyond the limit": ({"a": stored(100, 201)}, 0, TWICE, {"a"}),
+    "a byte beyond, if new state does not make up for it": ({"a": stored(100, 202)}, 1, TWICE, {"a"}),
+    "not if it does": ({"a": stored(100, 201)}, 1, TWICE, set()),
+    "as many as come to the limit exactly": (
+        {"a": stored(0, 58), "b": stored(10, 58), "c": stored(40, 34)},
+        0,
+        TWICE,
+        {"a"},
+    ),
+    "the first by name of two that are alike": ({"b": stored(100, 250), "a": stored(100, 250)}, 0, TWICE, {"a"}),
+    "the cheapest for each byte that it frees": (
+        {"a": stored(100, 308), "b": stored(20, 88), "c": stored(100, 104)},
+        0,
+        TWICE,
+        {"b"},
+    ),
+    "as much as a file holds": (
+        {name: stored(100, 400) for name in "abcd"},
+        0,
+        CompactionLimits(max_file_size=200, max_amplification=1.0),
+        {"a", "b"},
+    ),
+    "as much as the new state allows": (
+        {name: stored(100, 400) for name in "abcd"},
+        75,
+        CompactionLimits(max_file_size=200, max_amplification=1.0),
+        {"a", "b", "c"},
+    ),
+    "a small one, if a large one before it is too much": (
+        {"a": stored(100, 1000), "b": stored(150, 1000), "c": stored(50, 110)},
+        0,
+        CompactionLimits(max_file_size=200, max_amplification=1.0),
+        {"a", "c"},
+    ),
+    "without the larger of two, either of which the last one made needless": (
+        {"a": stored(10, 58), "b": stored(30, 138), "c": stored(100, 308), "d": stored(4, 4)},
+        0,
+        TWICE,
+        {"a", "c"},
+    ),
+    "without both, if the last one is enough": (
+        {"a": stored(10, 58), "b": stored(30, 138), "c": stored(100, 308), "d": stored(34, 34)},
+        0,
+        TWICE,
+        {"c"},
+    ),
+    "none of those that the last one made needless": (
+        {"small": stored(10, 40), "middle": stored(30, 60), "large": stored(300, 702)},
+        0,
+        CompactionLimits(max_file_size=1000, max_amplification=1.2),
+        {"large"},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WORN)
+def test_what_is_rewritten_of_worn_files(what: str) -> None:
+    """As few bytes as come to the limit, and no more than a checkpoint may spend (F6)."""
+    files, new, limits, chosen = WORN[what]
+    assert files_to_rewrite(files, new, limits) == chosen
+
+
+def small(max_file_size: int, max_files: int) -> CompactionLimits:
+    return CompactionLimits(max_file_size=max_file_size, max_amplification=9.0, max_files=max_files)
+
+
+SMALL: dict[str, tuple[list[int], CompactionLimits, str]] = {
+    "none, if there are fewer than allowed": ([1, 1, 1, 1, 1], small(1000, 6), ""),
+    "half of them, if there are as many": ([1, 1, 1, 1, 1, 1], small(1000, 6), "abc"),
+    "so many that half as many as allowed stay": ([1, 1, 1, 1, 1, 1, 1], small(1000, 5), "abcde"),
+    "the smallest": ([6, 5, 4, 3, 2, 1], small(1000, 6), "def"),
+    "none that is larger than a quarter of a file": ([250, 251, 1, 250, 251, 251], small(1000, 6), "acd"),
+    "as much as a checkpoint may spend": ([40, 40, 40, 30, 30, 30, 40, 40], small(160, 3), "adef"),
+}
+
+
+@pytest.mark.parametrize("what", SMALL)
+def test_which_small_files_are_put_together(what: str) -> None:
+    """A name node has an entry for each (F6)."""
+    sizes, limits, chosen = SMALL[what]
+    files = {name: use(size) for name, size in zip("abcdefgh", sizes, strict=False)}
+    assert files_to_rewrite(files, 0, limits) == set(chosen)
+
+
+def test_worn_files_are_paid_for_before_small_ones() -> None:
+    """Both come out of what one checkpoint may spend, and a worn file does not count as a small one (F6)."""
+    files = {"worn": use(60, 900), **{str(number): use(20) for number in range(6)}}
+    limits = CompactionLimits(max_file_size=100, max_amplification=2.0, max_files=6)
+    assert files_to_rewrite(files, 0, limits) == {"worn", "0", "1"}
+    assert files_to_rewrite(files, 0, CompactionLimits(max_file_size=100, max_amplification=2.0, max_files=7)) == {
+        "worn"
+    }
+
+
+def test_the_dead_bytes_of_a_file_are_those_that_a_rewrite_frees() -> None:
+    """The header is written again with the rest (F6)."""
+    assert use(100, 7).dead == 7
+    assert FileUse(len(HEADER) + 100, 100).dead == 0
+    assert FileUse(50, 100).dead == 0, "of a file that is longer than anybody knows"
+
+
+def test_a_file_has_the_size_that_is_known_of_it() -> None:
+    """Otherwise it ends with its last segment, wherever that is in the list (F6)."""
+    handles = [StateHandle("f", 108, 5, "z"), StateHandle("f", 8, 100, "x")]
+    assert file_uses(handles, {}) == {"f": FileUse(113, 105)}
+    assert file_uses(handles, {"f": 112, "g": 9}) == {"f": FileUse(112, 105)}
+    assert file_uses([], {"f": 112}) == {}
+    assert SpaceUse().amplification == 1.0
+
+
+def test_a_rewrite_takes_as_long_as_the_upload_and_never_most_of_the_time_limit() -> None:
+    """If the storage is slow, it is left to several checkpoints (F6)."""
+    assert time_to_rewrite(0.0, 600.0) == REWRITE_TIME
+    assert time_to_rewrite(10.0, 600.0) == 20.0
+    assert time_to_rewrite(100.0, 600.0) == 150.0
+    assert time_to_rewrite(1.0, 4.0) == 1.0
 
 
 @given(

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minflinkd.filemerging.compaction import CompactionLimits
+from minflinkd.filemerging.policy import FileMerging
 from minflinkd.filemerging.reader import read_segments
 from minflinkd.filemerging.segments import HEADER
-from minflinkd.filemerging.sharing import Part, PartnerLeft, SharedFiles, Written
+from minflinkd.filemerging.sharing import Part, PartnerLeft, Phase, SharedFiles, Written
 from minflinkd.filemerging.writer import PhysicalFileWriter
 from minflinkd.rpc.snapshot import StateHandle
 from minflinkd.storage.faulty import FaultyStorage
@@ -22,6 +23,7 @@ from minflinkd.storage.interface import StorageUnavailable
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
 from minflinkd_local import LocalStorage
+from tests.waiting import until
 
 LONG = 60.0
 
@@ -123,8 +125,9 @@ async def test_a_task_that_gives_up_takes_the_others_with_it(root: Location) -> 
     waiting = asyncio.create_task(write(first, b"first"))
     async with second:
         await second.append(b"second")
-    with pytest.raises(PartnerLeft):
+    with pytest.raises(PartnerLeft) as told:
         await waiting
+    assert told.value.message == "another task on this TaskManager ended its part of the checkpoint"
     assert (await stored(root), shared.joinable) == (set(), False)
 
 
@@ -149,6 +152,15 @@ async def test_a_worn_file_that_tasks_share_is_left_by_all_of_them(root: Locatio
     assert await asyncio.gather(first.worn([mine]), second.worn([others, good])) == [{"old"}, {"old"}]
 
 
+async def test_a_checkpoint_rewrites_no_more_for_having_several_tasks(root: Location) -> None:
+    """What it may spend is for all of them together (F6)."""
+    sizes = {"old": 1008, "older": 1008}
+    mine, others = StateHandle("old", 8, 100, "x"), StateHandle("older", 8, 100, "y")
+    shared = files(root, max_file_size=100)
+    first, second = shared.join([mine], sizes), shared.join([others], sizes)
+    assert await asyncio.gather(first.worn([mine]), second.worn([others])) == [{"old"}, {"old"}]
+
+
 async def test_what_another_task_needs_no_more_is_known_in_time(root: Location) -> None:
     """The task's present references count, not those of its last checkpoint (F6)."""
     sizes = {"old": 1008}
@@ -167,6 +179,111 @@ async def test_a_task_that_is_late_counts_as_it_was_last_known(root: Location) -
     first, second = shared.join([mine], sizes), shared.join([others], sizes)
     assert await first.worn([mine]) == frozenset()
     assert await second.worn([rest]) == {"old", "other"}
+
+
+async def test_a_task_waits_as_long_as_files_stay_open_and_says_how_long(root: Location) -> None:
+    """The wait for the others is not the storage's time (F1, F10)."""
+    shared = files(root, max_age=0.05)
+    punctual, late = shared.join([], {}), shared.join([], {})
+    began = asyncio.get_running_loop().time()
+    await write(punctual, b"first")
+    assert 0.04 <= asyncio.get_running_loop().time() - began < LONG
+    assert 0.04 <= punctual.waited < LONG
+    assert late.waited == 0.0
+
+
+async def test_a_task_may_join_until_all_have_written_or_one_has_left(root: Location) -> None:
+    """A task that comes after that gets files of its own (F1)."""
+    shared = files(root)
+    assert shared.joinable
+    first, second = shared.join([], {}), shared.join([], {})
+    done = asyncio.create_task(write(first, b"first"))
+    await until(lambda: first.phase is Phase.WRITTEN)
+    assert (first.phase, second.phase, shared.joinable) == (Phase.WRITTEN, Phase.JOINED, True)
+    await write(second, b"second")
+    await done
+    assert (first.phase, second.phase, shared.joinable) == (Phase.LEFT, Phase.LEFT, False)
+    given_up = files(root)
+    async with given_up.join([], {}):
+        pass
+    assert not given_up.joinable
+
+
+async def test_small_state_files_are_appended_together_and_belong_to_the_task(root: Location) -> None:
+    """They are as many segments as there are pieces (F3, F4)."""
+    shared = files(root, max_file_size=len(HEADER) + 4)
+    async with shared.join([], {}) as part:
+        handles = await part.append_all([(b"ab", "1"), (b"cd", "2"), (b"efg", "3")])
+        await part.worn(handles)
+        written = await part.finish()
+    assert [(handle.file, handle.length, handle.checksum) for handle in handles] == [
+        ("0.seg", 2, "1"),
+        ("0.seg", 2, "2"),
+        ("1.seg", 3, "3"),
+    ]
+    assert written.files == {"0.seg": len(HEADER) + 4, "1.seg": len(HEADER) + 3}
+    assert await stored(root) == {"0.seg", "1.seg"}
+
+
+async def test_what_is_decided_to_be_worn_counts_as_new_state_of_the_checkpoint(root: Location) -> None:
+    """So a task that comes later is not told to rewrite more than is needed (F6)."""
+    sizes = {"old": 1008, "other": 1268, "more": 1308}
+    old, rest = StateHandle("old", 8, 500, "x"), StateHandle("other", 8, 1000, "z")
+    more = StateHandle("more", 8, 1000, "y")
+    shared = files(root, max_age=0.0)
+    first, second = shared.join([old], sizes), shared.join([], {})
+    assert await first.worn([old]) == {"old"}
+    assert await second.worn([rest]) == {"old"}, "1260 bytes for 1000, and 500 that are written anew"
+    third = shared.join([more], sizes)
+    assert await third.worn([more]) == {"old"}
+
+
+# --- with and without merging ------------------------------------------------------------------------------------
+
+
+def merging(root: Location, policy: FileMerging, **options: bool) -> SharedFiles:
+    return policy.begin(root, lambda number: f"{number}.seg", **options)
+
+
+WORN = StateHandle("old", 8, 100, "x")
+SIZES = {"old": 1008}
+
+
+async def test_without_merging_each_state_file_is_alone_and_nothing_is_ever_worn(root: Location) -> None:
+    """All of a file is dead at once (F9)."""
+    shared = merging(root, FileMerging(limits=CompactionLimits(max_file_size=1 << 20), enabled=False))
+    assert shared.joinable
+    async with shared.join([WORN], SIZES) as part:
+        assert not shared.joinable, "no task shares a file with another"
+        handles = [await part.append(b"a"), await part.append(b"b")]
+        assert await part.worn([WORN]) == frozenset()
+        assert (await part.finish()).files.keys() == {"0.seg", "1.seg"} == {handle.file for handle in handles}
+
+
+@pytest.mark.parametrize(
+    ("options", "worn"), [({}, {"old"}), ({"compact": True}, {"old"}), ({"compact": False}, set())]
+)
+async def test_with_merging_files_are_filled_and_worn_ones_rewritten_if_there_is_time(
+    root: Location, options: dict[str, bool], worn: set[str]
+) -> None:
+    """The limits are those of the policy (F1, F6)."""
+    limits = CompactionLimits(max_file_size=len(HEADER) + 2)
+    shared = merging(root, FileMerging(limits=limits, max_file_age=0.0), **options)
+    late = shared.join([], {})
+    async with shared.join([WORN], SIZES) as part:
+        assert shared.joinable
+        handles = [await part.append(data) for data in (b"a", b"b", b"c")]
+        assert [handle.file for handle in handles] == ["0.seg", "0.seg", "1.seg"]
+        async with asyncio.timeout(LONG / 2):  # it does not wait for the late one
+            assert await part.worn([WORN]) == worn
+            await part.finish()
+    assert late.waited == 0.0
+
+
+def test_files_are_merged_unless_it_is_switched_off() -> None:
+    """So it is by default, and files stay open for ten seconds (F9)."""
+    policy = FileMerging(limits=CompactionLimits(max_file_size=1))
+    assert (policy.enabled, policy.max_file_age) == (True, 10.0)
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minflinkd.jobgraph.chaining import chain
-from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobgraph.model import JobGraph, OutputMode
 from minflinkd.jobgraph.validation import parse_job
 
 
@@ -95,6 +95,25 @@ def test_a_task_has_the_parallelism_that_its_vertices_state_or_else_the_jobs() -
             id="a diamond within one query",
         ),
         pytest.param(
+            {"a": source(), "b": sql("a"), "c": sql("a")}
+            | {name: {"inputs": [{"id": read, "exchange": True}], "sql": "SELECT 1"} for name, read in ("xb", "yc")}
+            | {"out1": sink("x"), "out2": sink("y")},
+            {
+                "a": ("a", "b c"),
+                "b": ("b", "x"),
+                "c": ("c", "y"),
+                "x": ("x out1", ""),
+                "y": ("y out2", ""),
+            },
+            id="branches that end at exchanges",
+        ),
+        pytest.param(
+            {"a": source(), "out": sink("a"), "k": source(), "l": sql("k"), "m": sql("k")}
+            | {"out1": sink("l"), "out2": sink("m")},
+            {"a": ("a out", ""), "k": ("k", "l m"), "l": ("l out1", ""), "m": ("m out2", "")},
+            id="branches beside a part with one end",
+        ),
+        pytest.param(
             {"a": source(), "b": sql("a"), "c": sql("b"), "d": sql("b"), "out1": sink("c"), "out2": sink("d")}
             | {"out3": sink("d")},
             {"a": ("a b", "c d"), "c": ("c out1", ""), "d": ("d out2 out3", "")},
@@ -108,6 +127,24 @@ def test_a_task_ends_where_a_micro_batch_would_be_computed_twice(
     """Such a task ends at an exchange, which all tasks after it read (J5)."""
     chained = {t.id: (" ".join(v.id for v in t.vertices), " ".join(t.readers)) for t in chain(job(**vertices))}
     assert chained == tasks
+
+
+def test_a_task_keeps_what_is_said_of_its_slots_and_of_its_exchange() -> None:
+    """All readers of an exchange get it in one mode (J5)."""
+    read = {"id": "b", "exchange": True, "output-mode": "update"}
+    red = {"slot-sharing-group": "red"}
+    graph = job(3, b=source(), c={"inputs": [read], "sql": "SELECT 1", **red}, a=sink("c") | red)
+    found = [(t.id, t.exchange_mode, t.slot_sharing_group, t.readers, t.parallelism) for t in chain(graph)]
+    assert found == [("b", OutputMode.UPDATE, "default", ("c",), 3), ("c", None, "red", (), 3)]
+
+
+def test_a_reader_that_says_nothing_takes_the_exchange_as_another_one_asks_for_it() -> None:
+    """One vertex has one exchange (J5)."""
+    read = {"id": "a", "exchange": True}
+    for first, second in ((read, read | {"output-mode": "update"}), (read | {"output-mode": "update"}, read)):
+        ends = {"out1": sink("b"), "out2": sink("c")}
+        asked = {"b": {"inputs": [first], "sql": "SELECT 1"}, "c": {"inputs": [second], "sql": "SELECT 1"}}
+        assert chain(job(a=source(), **asked, **ends))[0].exchange_mode is OutputMode.UPDATE
 
 
 @st.composite

@@ -5,8 +5,19 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from minflinkd.jobgraph.difference import Change, SettingChange, VertexChange, setting_changes, vertex_changes
-from minflinkd.jobgraph.model import Artifact, Input, JobGraph, Restore, Sink, Source, Vertex
+from minflinkd.jobgraph.model import (
+    Artifact,
+    Checkpointing,
+    CheckpointMode,
+    Input,
+    JobGraph,
+    Restore,
+    Sink,
+    Source,
+    Vertex,
+)
 from minflinkd.runtime.ids import VertexId
+from minflinkd.runtime.units import Duration
 
 OLD = JobGraph(
     name="delays",
@@ -53,3 +64,38 @@ def test_an_artifact_that_was_uploaded_again_with_the_same_content_is_no_change(
     other = replace(OLD, artifacts=(Artifact(name="a.py", key=f"p-{'2' * 64}-{'b' * 32}", size=3),))
     assert setting_changes(OLD, again) == ()
     assert [change.path for change in setting_changes(OLD, other)] == ["artifacts.a.py"]
+
+
+def test_groups_of_settings_are_named_key_by_key_in_the_form_of_a_job_file() -> None:
+    """A key that was added, changed or removed is a change of its own (H2)."""
+    old = replace(
+        OLD,
+        spark={"spark.sql.ansi.enabled": "false"},
+        checkpointing=Checkpointing(interval=Duration(5.0)),
+        artifacts=(Artifact(name="a.py", path="a.py"), Artifact(name="b.py", key="plain", size=3)),
+    )
+    new = replace(
+        OLD,
+        name="other",
+        spark={"spark.sql.ansi.enabled": "true"},
+        checkpointing=Checkpointing(interval=Duration(90.0), mode=CheckpointMode.AT_LEAST_ONCE),
+        artifacts=(Artifact(name="b.py", key="other", size=4), Artifact(name="c.py", key="p-1-2", size=3)),
+        parallelism=2,
+    )
+    assert setting_changes(old, new) == (
+        SettingChange(path="artifacts.b.py", before='"plain"', after='"other"'),
+        SettingChange(path="artifacts.c.py", after='"p-1"'),
+        SettingChange(path="checkpointing.interval", before="5.0", after="90.0"),
+        SettingChange(path="checkpointing.mode", after='"at-least-once"'),
+        SettingChange(path="name", before='"delays"', after='"other"'),
+        SettingChange(path="parallelism", after="2"),
+        SettingChange(path="spark.spark.sql.ansi.enabled", before='"false"', after='"true"'),
+    )
+
+
+def test_what_a_vertex_no_longer_says_has_changed_too() -> None:
+    """H2."""
+    flights, late, out = OLD.vertices
+    old = replace(OLD, vertices=(flights, replace(late, parallelism=2), out))
+    assert vertex_changes(old, OLD) == (VertexChange(vertex="late", change=Change.CHANGED, fields=("parallelism",)),)
+    assert vertex_changes(OLD, replace(OLD, vertices=(out, late, flights))) == (), "their order says nothing"

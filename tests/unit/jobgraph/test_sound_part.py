@@ -48,3 +48,12 @@ def test_a_part_without_open_ends_stays_as_it_is(document: dict[str, Any]) -> No
     assert [vertex.id for task in tasks for vertex in task.vertices] == ["flights", "delays", "out"]
     fault = GraphFault(path="vertices.out", problem="wrong")
     assert of_the_job([fault], tasks) == (fault,)
+
+
+def test_what_is_faulty_is_left_out_with_all_that_reads_it(document: dict[str, Any]) -> None:
+    """The rest is in the order of the data, whatever the document's (J4)."""
+    last = {"inputs": ["fine"], "sink": {"format": "console"}}
+    document["vertices"] |= {"last": last, "fine": {"inputs": ["more"], "sql": "SELECT 1"}, "idle": {}}
+    document["vertices"]["more"] = {"source": {"format": "rate"}}
+    document["vertices"]["flights"]["source"].pop("schema")
+    assert [vertex.id for vertex in sound_part(document).vertices] == ["more", "fine", "last"]
