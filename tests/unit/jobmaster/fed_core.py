@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any, TypeVar
 
-from minflinkd.jobgraph.model import Checkpointing, RestartStrategy, RuntimeMode
+from minflinkd.jobgraph.model import Checkpointing, RestartStrategy, RuntimeMode, Task
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import events as ev
@@ -35,7 +35,8 @@ A = TaskId("a")
 class JobMaster:
     """A JobMaster's core whose requests a test answers. Heartbeats: one a second, lost after 5 s of silence."""
 
-    def __init__(self, *, heralded: tuple[ResourceId, ...] = (), width: int = 1, **options: Any) -> None:
+    def __init__(self, *tasks: Task, heralded: tuple[ResourceId, ...] = (), width: int = 1, **options: Any) -> None:
+        """The job has one task of this width, unless others are given."""
         rng = random.Random(7)
         ids = IdSource(rng)
         self.now = 0.0
@@ -43,7 +44,7 @@ class JobMaster:
         self.core = JobMasterCore(
             job_id=JOB,
             leader_id=ids.leader(),
-            tasks=(task("a", width, "a"),),
+            tasks=tasks or (task("a", width, "a"),),
             context=CONTEXT,
             options=JobMasterOptions(restart_strategy=RestartStrategy(jitter_factor=0.0), **options),
             chance=Chance(ids, rng),
@@ -52,7 +53,9 @@ class JobMaster:
 
     def taken(self, kind: type[C]) -> list[C]:
         """Return the driver's commands of this kind since the last look at them."""
-        self.commands += self.core.take_commands()
+        new = self.core.take_commands()
+        assert all(isinstance(command, Ask | ev.Command) for command in new)
+        self.commands += new
         found = [command for command in self.commands if isinstance(command, kind)]
         self.commands = [command for command in self.commands if command not in found]
         return found
@@ -65,16 +68,21 @@ class JobMaster:
 
     def feed(self, event: ev.Event) -> None:
         self.core.feed(event, self.now)
+        self.core.next_wakeup()  # as the driver does after every call
 
     def receive(self, message: m.Message) -> Any:
-        return self.core.receive(message, self.core.leader_id, self.now)
+        answer = self.core.receive(message, self.core.leader_id, self.now)
+        self.core.next_wakeup()
+        return answer
 
     def answer(self, ask: Ask, outcome: Outcome) -> None:
         self.core.answered(ask.about, outcome, self.now)
+        self.core.next_wakeup()
 
     def tick(self, now: float) -> None:
         self.now = now
         self.core.tick(now)
+        self.core.next_wakeup()
 
     def offer(self, resource: ResourceId = TM1, allocation: str = "") -> m.OffersAccepted:
         offer = m.SlotOffer(

@@ -171,6 +171,54 @@ def test_a_job_that_could_not_grow_restarts_as_narrow_after_any_other_failure() 
     assert [d.parallelism for d in job.deploy(7)] == [1]
 
 
+def test_a_job_that_could_not_grow_is_as_narrow_where_else_it_restarts() -> None:
+    """It takes no more of a wide allocation than it last ran with (R20)."""
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM2, 4)
+    grown(job)
+    job.report("a", TaskState.FAILED, REFUSED)
+    job.feed(ev.TaskManagerGone(TM1, "killed"))
+    job.wait(1)
+    assert [(d.address, d.parallelism) for d in job.deploy(7)] == [("taskmanager/tm-2", 1)]
+
+
+def test_growth_is_undone_once_whatever_fails_then() -> None:
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM1, 3)
+    grown(job)
+    job.report("a", TaskState.FAILED, REFUSED)
+    job.feed(ev.RestorePointFailed(job.state.round, REFUSED))
+    assert job.state.outcome is JobStatus.FAILED
+
+
+def test_a_job_that_has_never_run_has_not_grown() -> None:
+    job = WideJob(a=4)
+    job.offer(TM1, 4)
+    job.deploy()
+    job.report("a", TaskState.FAILED, REFUSED)
+    assert job.state.outcome is JobStatus.FAILED
+
+
+def test_growth_of_several_groups_is_one_restart_that_names_them_all() -> None:
+    """A failure while the tasks end is handled by the same restart."""
+    job = WideJob(a=4, b=3)
+    job.wait(30)
+    for group, resource in (("a", TM1), ("b", TM2)):
+        job.offer(resource, 1, job.needs[group].allocation_id)
+    job.deploy()
+    job.come_up()
+    job.wait(100)
+    for group, resource, slots in (("a", TM1, 3), ("b", TM2, 2)):
+        job.offer(resource, slots, job.needs[group].allocation_id)
+    job.feed(ev.RescaleCheckpointDone(job.state.round))
+    assert job.state.rollouts[-1].cause == "rescale: a 1 -> 4, b 1 -> 3"
+    assert (job.state.restart_at, job.state.narrowed) == (job.now, False)
+    job.feed(ev.CheckpointsFailed(BOOM))
+    assert job.state.restart_at == job.now
+
+
 def test_a_job_that_fails_for_good_as_narrow_as_before_ends() -> None:
     job = running_on(1)
     job.wait(100)
@@ -415,6 +463,23 @@ def test_a_failed_checkpoint_for_growth_puts_the_next_one_off_for_the_whole_paus
     job.now += 5
     job.feed(ev.RescaleCheckpointFailed(job.state.round))
     assert next_wakeup(job.state, job.now) == job.now + 20
+
+
+def test_a_job_may_prove_healthy_while_the_checkpoint_for_its_growth_is_taken() -> None:
+    job = running_on(1)
+    job.wait(100)
+    job.report("a", TaskState.FAILED, BOOM)
+    job.wait(0.1)
+    job.deploy()
+    job.come_up()
+    began = job.now
+    job.offer(TM1, 3)
+    job.wait(20)
+    job.feed(ev.CheckpointCompleted())
+    assert isinstance(job.state.phase, Rescaling)
+    assert next_wakeup(job.state, job.now) == began + 200
+    job.wait(180)
+    assert job.state.streak.failures == 0
 
 
 def test_a_drain_or_a_checkpoint_during_growth_is_remembered_if_growth_fails() -> None:

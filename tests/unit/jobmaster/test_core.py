@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler import machine
+from minflinkd.jobmaster.scheduler.phases import Running
+from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.network import RESOURCE_MANAGER, Fenced, Unreachable
 from minflinkd.rpc.party import Answered, Refused, Unknown
 from minflinkd.runtime.errors import Conflict
-from minflinkd.runtime.ids import AttemptId, LeaderId
+from minflinkd.runtime.ids import AttemptId, Chance, LeaderId
+from minflinkd.runtime.machine import InvariantViolated
+from minflinkd.taskmanager.child.protocol import SessionLost
 from tests.unit.jobmaster.fed_core import DONE, JOB, NO_ANSWER, UNREACHABLE, A, JobMaster
-from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2
+from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, task
 
 LIBRARY = m.Library(unit="native:acme_fast", digest="0" * 64)
 
@@ -140,6 +147,16 @@ def test_the_resource_managers_answer_says_why_needs_are_not_served() -> None:
     assert "no TaskManager may start" in master.core.state.failures[-1].record.error.message
 
 
+def test_slots_that_do_not_come_in_time_are_a_failure_without_any_message() -> None:
+    """Time is an event, too (R5)."""
+    master = JobMaster(slot_request_timeout=5.0)
+    master.feed(ev.Started())
+    master.tick(4.9)
+    assert master.core.state.failures == ()
+    master.tick(5.0)
+    assert len(master.core.state.failures) == 1
+
+
 def test_only_an_answer_to_the_latest_needs_counts() -> None:
     master = JobMaster()
     master.feed(ev.Started())
@@ -201,6 +218,36 @@ def test_a_heartbeat_names_all_that_the_job_holds_there() -> None:
     assert master.core.state.status is JobStatus.RUNNING
     master.answer(master.beat(2.0), master.knows(master.status(m.TaskState.FAILED, error=BOOM)))
     assert master.state_of_a() is ExecutionState.FAILED
+
+
+def test_a_taskmanager_gets_heartbeats_while_the_job_holds_slots_or_has_an_attempt_there() -> None:
+    """R10."""
+    master = JobMaster(task("a", 1, "all"), task("b", 1, "all"))
+    master.feed(ev.Started())
+    master.offer()
+    assert master.beat(1.0).target == "taskmanager/tm-1"  # nothing runs yet
+    master.feed(ev.RestorePointFound(master.core.state.round, None, {}))
+    lost = SessionLost("the session child ended").info()
+    master.report(m.TaskState.FAILED, error=lost)
+    assert master.held == ()  # but `b` is still being cancelled there
+    assert master.beat(2.0).request.allocations == ()
+    (cancel,) = master.asked(m.CancelTask)
+    master.answer(cancel, DONE)
+    master.tick(3.0)
+    assert master.asked(m.HeartbeatFromJobMaster) == []
+
+
+def test_a_step_that_contradicts_the_invariants_raises_and_names_the_jobmaster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The story of the last events makes a test of it."""
+
+    def broken(_: Chance, state: JobState, __: ev.Event, now: float) -> tuple[JobState, tuple[ev.Command, ...]]:
+        return replace(state, phase=Running(now, checkpointed=True)), ()
+
+    monkeypatch.setattr(machine, "step", broken)
+    with pytest.raises(
+        InvariantViolated, match=f"jobmaster/{JOB}: the job is Running while a task does not run\n.*Started"
+    ):
+        JobMaster().feed(ev.Started())
 
 
 def test_an_answer_that_a_later_one_has_overtaken_changes_nothing() -> None:

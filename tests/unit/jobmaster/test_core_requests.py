@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace as copy
 
+from minflinkd.jobgraph.model import Input, Task, Vertex
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.network import Fenced
 from minflinkd.rpc.party import Ask, Outcome, Refused
 from minflinkd.runtime.errors import Conflict, Consequence, Kind
+from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
+from tests.unit.checkpoint.builders import snapshot
 from tests.unit.jobmaster.fed_core import CONTEXT, DONE, JOB, NO_ANSWER, A, JobMaster
-from tests.unit.jobmaster.wide_job import BOOM, TM1
+from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, task
 
 
 def test_a_deployment_says_all_that_the_taskmanager_needs() -> None:
@@ -33,6 +36,24 @@ def test_a_deployment_says_all_that_the_taskmanager_needs() -> None:
     )
     master.answer(ask, DONE)
     assert master.core.state.executions[A].accepted
+
+
+def test_a_deployment_says_what_the_task_restores_and_where_it_reads_its_input() -> None:
+    """J11, R13."""
+    reader = Vertex(id=VertexId("b"), inputs=(Input(id=VertexId("a"), exchange=True),), sql="SELECT 1")
+    master = JobMaster(task("a", 1, "default"), Task(id=TaskId("b"), vertices=(reader,), parallelism=1))
+    master.feed(ev.Started())
+    master.offer()
+    restore = m.TaskRestore(checkpoint_id=3, snapshot=snapshot(3, TaskId("b"), AttemptId("old")))
+    master.feed(ev.RestorePointFound(master.core.state.round, 3, {TaskId("b"): restore}))
+    writes, reads = (ask.request for ask in master.asked(m.DeployTask))
+    assert (writes.restore, writes.inputs) == (None, ())
+    assert reads.restore == restore
+    assert reads.inputs == (
+        m.ExchangeSource(
+            vertex_id=VertexId("a"), attempt_id=writes.attempt_id, resource_id=TM1, data_url="http://tm-1"
+        ),
+    )
 
 
 @pytest.mark.parametrize("refused", [Conflict("the slot is free"), Fenced("a later leader")])
@@ -166,6 +187,21 @@ def test_a_taskmanager_that_does_not_answer_keeps_no_job_from_ending() -> None:
     assert master.taken(ev.End) == [ev.End(JobStatus.CANCELED)]
 
 
+def test_a_job_has_ended_once_every_taskmanager_has_freed_its_slots() -> None:
+    master = JobMaster(task("a", 1, "a"), task("b", 1, "b"))
+    master.feed(ev.Started())
+    for resource in (TM1, TM2):
+        master.offer(resource)
+    master.feed(ev.CancelRequested())
+    master.feed(ev.SinksSettled())
+    first, second = master.asked(m.FreeSlots)
+    assert {first.target, second.target} == {"taskmanager/tm-1", "taskmanager/tm-2"}
+    master.answer(first, DONE)
+    assert master.taken(ev.End) == []
+    master.answer(second, DONE)
+    assert master.taken(ev.End) == [ev.End(JobStatus.CANCELED)]
+
+
 def test_a_job_without_slots_ends_at_once() -> None:
     master = JobMaster()
     master.feed(ev.Started())
@@ -186,3 +222,5 @@ def test_surplus_slots_are_given_back_by_their_numbers() -> None:
     master.feed(ev.Tick())
     (free,) = master.asked(m.FreeSlots)
     assert free.request == m.FreeSlots(job_id=JOB, allocations=(), surplus={need: (1, 2)})
+    master.answer(free, DONE)
+    assert master.taken(ev.End) == []

@@ -27,6 +27,7 @@ from minflinkd.jobmaster.scheduler.placement import Bounds
 from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job, widths
 from minflinkd.jobmaster.scheduler.step import Step
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
+from minflinkd.rpc.messages import TaskMetrics
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.ids import AllocationId, TaskId, VertexId
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
@@ -71,6 +72,37 @@ def test_the_width_of_a_version_is_known_before_it_runs() -> None:
     """What a version that is to follow will want (H4)."""
     source = Vertex(id=VertexId("a"), source=Source(format="rate"), parallelism=3)
     assert widths(JobGraph(name="job", vertices=(source,))) == {"default": 3}
+
+
+# --- what tasks have done --------------------------------------------------------------------------------------------
+
+EMPTY, DONE = TaskMetrics(batches=1), TaskMetrics(batches=1, rows_in=1)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "facts"),
+    [
+        ((TaskMetrics(), False), (TaskMetrics(), False), ""),
+        ((EMPTY, False), (TaskMetrics(), False), ""),
+        ((EMPTY, False), (EMPTY, False), "processed"),
+        ((DONE, False), (EMPTY, False), "processed input"),
+        ((DONE, False), (DONE, False), "processed read input"),
+        ((DONE, False), (TaskMetrics(waited=True), False), "read input"),
+        ((TaskMetrics(waited=True), False), (TaskMetrics(waited=True), False), "read"),
+        ((TaskMetrics(advanced=True), False), (TaskMetrics(), True), "read input"),
+        ((TaskMetrics(), True), (TaskMetrics(), False), ""),
+        ((TaskMetrics(), True), (TaskMetrics(), True), "processed read input"),
+    ],
+)
+def test_whether_a_job_has_processed_and_read_its_input(
+    a: tuple[TaskMetrics, bool], b: tuple[TaskMetrics, bool], facts: str
+) -> None:
+    """The first micro-batch after a restore has no rows, and a source may move without rows that Spark counts."""
+    state = running().state
+    for task_id, (metrics, ended) in ((A, a), (B, b)):
+        state = state.with_execution(replace(state.executions[task_id], metrics=metrics, input_ended=ended))
+    found = {"processed": state.has_processed, "read": state.has_read, "input": state.has_input}
+    assert " ".join(name for name, true in found.items() if true) == facts
 
 
 # --- contradictions --------------------------------------------------------------------------------------------------

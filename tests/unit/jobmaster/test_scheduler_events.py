@@ -11,10 +11,10 @@ from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.execution import Execution
 from minflinkd.jobmaster.scheduler.machine import next_wakeup
-from minflinkd.jobmaster.scheduler.phases import FindingRestorePoint, StandingDown, StoodDown
+from minflinkd.jobmaster.scheduler.phases import FindingRestorePoint, Running, StandingDown, StoodDown
 from minflinkd.jobmaster.scheduler.state import Takeover, new_job
 from minflinkd.jobmaster.scheduler.streak import LEAST, NO_FAILURES
-from minflinkd.rpc.jobs import ExecutionState, JobStatus
+from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
 from minflinkd.rpc.messages import SlotOffer, TaskMetrics, TaskState, TaskStatus
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind
@@ -206,7 +206,7 @@ def test_a_restore_point_that_is_not_found_is_looked_for_again_after_a_while() -
     job = finding()
     assert job.feed(ev.RestorePointFailed(job.state.round, BOOM)) == [ev.StopCheckpoints()]
     assert job.state.status is JobStatus.RESTARTING
-    assert job.state.failures[-1].record.error == BOOM
+    assert job.state.failures[-1].record == FailureRecord(timestamp_ms=0, error=BOOM)
     (find,) = of_kind(ev.FindRestorePoint, job.wait(1))
     assert find == ev.FindRestorePoint(job.state.round, frozenset({A}))
 
@@ -351,6 +351,27 @@ def test_the_time_at_which_a_job_will_have_proved_healthy_is_known_once_it_has_a
     assert next_wakeup(job.state, job.now) is None
 
 
+def test_a_job_that_goes_on_after_it_stood_down_restarts_at_once() -> None:
+    """A failure while its tasks still end is handled by the same restart."""
+    job = standing_down()
+    job.now = 5.0
+    job.feed(ev.GoOn())
+    assert job.state.restart_at == 5.0
+    job.feed(ev.TaskManagerGone(TM1, "killed"))
+    assert job.state.restarts == 1
+
+
+def test_a_checkpoint_or_a_drain_leaves_a_job_running() -> None:
+    for event in (ev.CheckpointCompleted(), ev.DrainBegun()):
+        job = running()
+        assert job.feed(event) == []
+        assert isinstance(job.state.phase, Running)
+        assert (job.state.phase.checkpointed, job.state.phase.draining) == (
+            isinstance(event, ev.CheckpointCompleted),
+            isinstance(event, ev.DrainBegun),
+        )
+
+
 def test_a_job_without_checkpoints_only_has_to_run_to_prove_healthy() -> None:
     job = waiting()
     job.state = replace(job.state, options=replace(job.options, checkpoints=CheckpointOptions(interval=0.0)))
@@ -390,8 +411,7 @@ def test_checkpoints_that_fail_too_often_restart_all_tasks() -> None:
     job.come_up()
     cancels = [ev.Cancel(job.attempt(name), "taskmanager/tm-1") for name in "ab"]
     assert job.feed(ev.CheckpointsFailed(BOOM)) == [ev.StopCheckpoints(), *cancels]
-    assert job.state.failures[-1].record.error == BOOM
-    assert job.state.failures[-1].record.task_id is None
+    assert job.state.failures[-1].record == FailureRecord(timestamp_ms=0, error=BOOM)
 
 
 def test_a_cancelled_job_that_is_taken_over_only_ends() -> None:

@@ -11,7 +11,7 @@ from minflinkd.jobmaster.scheduler import reserving
 from minflinkd.jobmaster.scheduler.machine import next_wakeup
 from minflinkd.jobmaster.scheduler.placement import Bounds
 from minflinkd.jobmaster.scheduler.slot_pool import Held
-from minflinkd.runtime.ids import AllocationId
+from minflinkd.runtime.ids import AllocationId, ResourceId
 from tests.unit.jobmaster.wide_job import TM1, TM2, WideJob, of_kind
 
 
@@ -62,6 +62,23 @@ def test_slots_for_the_next_version_are_asked_for_beside_those_that_the_job_has(
     assert (job.state.pool.groups, job.state.reserving, job.needs) == (own, None, {})
     assert reserving.has_reserved(job.state)
     assert of_kind(ev.FreeAllocations, job.wait(50))
+    job.feed(ev.SlotsReserved({"a": 2, "b": 1}))
+    assert (job.state.pool.groups, job.state.reserving) == (own, None), "no more than the job has"
+
+
+def test_slots_that_a_restarting_job_lacks_do_not_concern_the_next_version() -> None:
+    """The next version may be what mends the job (H4)."""
+    job = WideJob(a=2, b=2)
+    for group, resource in (("a", TM1), ("b", TM2)):
+        job.offer(resource, 2, job.needs[group].allocation_id)
+    job.deploy()
+    job.come_up()
+    job.feed(ev.TaskManagerGone(TM1, "killed"))
+    job.offer(ResourceId("tm-3"), 1, "a-small-one")
+    job.feed(ev.SlotsReserved({"b": 3}))
+    assert not reserving.has_reserved(job.state)
+    job.offer(TM2, 1, job.needs["b"].allocation_id)
+    assert reserving.has_reserved(job.state)
 
 
 @pytest.mark.parametrize(("largest", "wider"), [(0, None), (4, ("a", 5)), (5, ("b", 6)), (6, None)])

@@ -7,7 +7,7 @@ import pytest
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.machine import next_wakeup
 from minflinkd.jobmaster.scheduler.phases import FindingRestorePoint, WaitingForSlots
-from minflinkd.rpc.jobs import ExecutionState, JobStatus
+from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
 from minflinkd.rpc.messages import SlotOffer, TaskState
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind
 from minflinkd.runtime.ids import AllocationId, TaskId
@@ -15,7 +15,10 @@ from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, of_kind
 
 
 def last_error(job: WideJob) -> ErrorInfo:
-    return job.state.failures[-1].record.error
+    """Return the error of the last failure, which is none of a task."""
+    record = job.state.failures[-1].record
+    assert record == FailureRecord(timestamp_ms=0, error=record.error)
+    return record.error
 
 
 def running(**widths: int) -> WideJob:
@@ -174,6 +177,15 @@ def test_needs_that_are_served_too_late_are_a_failure_that_says_what_is_held_and
     assert error.message.endswith(f"within 300 s (slot.request.timeout): {told}")
     assert old.isdisjoint(job.state.pool.needs)
     assert job.state.lacking_since == job.now, "the time begins anew"
+
+
+def test_an_error_says_what_is_held_on_each_taskmanager() -> None:
+    job = WideJob(a=4, b=4, c=4, d=4)
+    for group, resource, slots in (("a", TM1, 2), ("b", TM2, 1)):
+        job.wait(30)
+        job.offer(resource, slots, job.needs[group].allocation_id)
+    job.wait(300)
+    assert "the job holds 2 of tm-1, 1 of tm-2;" in last_error(job).message
 
 
 def test_the_time_for_slots_begins_anew_with_every_restart() -> None:
