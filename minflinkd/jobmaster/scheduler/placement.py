@@ -62,7 +62,7 @@ def place(
         for group, width in sorted(widths.items(), key=lambda part: (-part[1], part[0])):
             slots = left[resource]
             whole = [a for a, n in slots.items() if n == width]
-            order = whole[:1] or sorted(slots, key=lambda a: (-slots[a], a))
+            order = whole or sorted(slots, key=lambda a: (-slots[a], a))
             shares[group] = Share(resource, width, _take(slots, order, width))
     return shares
 

@@ -54,6 +54,7 @@ def test_what_a_taskmanager_tells_of_a_task_changes_its_execution() -> None:
     master = JobMaster().run()
     master.receive(m.TaskProgress(attempt_id=master.attempt, metrics=m.TaskMetrics(batches=3)))
     assert master.core.state.executions[A].metrics.batches == 3
+    assert master.core.state.rollouts[-1].seconds()["first_batch"] == master.now
     assert master.report(m.TaskState.FAILED, error=BOOM) == m.Done()
     assert master.state_of_a() is ExecutionState.FAILED
 

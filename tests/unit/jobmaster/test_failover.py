@@ -73,13 +73,16 @@ def test_a_failure_that_a_restart_would_meet_again_ends_the_job(
 
 
 def test_the_last_failure_says_which_limit_of_the_strategy_ended_the_job() -> None:
-    job = running(strategy=NEVER)
+    job = running(strategy=RestartStrategy(kind=RestartKind.FIXED_DELAY, attempts=1))
+    job.report("a", TaskState.FAILED, BOOM)
+    job.wait(1)
+    job.deploy()
     job.now = 7.0
     job.report("a", TaskState.FAILED, BOOM)
-    (failure,) = job.state.failures
-    assert failure.at == 7.0
-    assert failure.record.task_id == "a"
-    assert failure.record.error == copy(BOOM, message="boom - not restarted: the restart strategy is `none`")
+    first, last = job.state.failures
+    assert first.record.error == BOOM
+    assert (last.at, last.record.task_id) == (7.0, "a")
+    assert last.record.error == copy(BOOM, message="boom - not restarted: 1 restarts (fixed-delay) are used up")
 
 
 def test_jobs_that_fail_together_do_not_come_back_together() -> None:
@@ -198,6 +201,7 @@ def test_a_version_on_trial_that_may_not_restart_stands_down_whatever_failed() -
 def test_a_version_that_has_proved_itself_restarts_as_any_other() -> None:
     job = running(on_trial=True)
     job.feed(ev.Proven())
+    assert job.state.on_trial is False
     commands = job.report("a", TaskState.FAILED, BOOM)
     assert of_kind(ev.Disproved, commands) == []
     assert job.state.status is JobStatus.RESTARTING

@@ -122,6 +122,7 @@ def test_a_group_goes_where_it_gets_most(
         pytest.param({"a": 3, "b": 2}, (4, 3), {"a": (3, "tm1-1"), "b": (2, "tm1-0")}, id="one that fits"),
         pytest.param({"a": 3}, (3, 3), {"a": (3, "tm1-0")}, id="only one that fits"),
         pytest.param({"a": 4, "b": 3}, (5, 2), {"a": (4, "tm1-0"), "b": (3, "tm1-1", "tm1-0")}, id="what is left"),
+        pytest.param({"a": 1, "b": 3}, (2, 3), {"b": (3, "tm1-1"), "a": (1, "tm1-0")}, id="the widest group chooses"),
         pytest.param({"a": 2}, (1, 4), {"a": (2, "tm1-1")}, id="no more than it needs"),
     ],
 )

@@ -195,6 +195,12 @@ def test_every_status_is_entered_at_the_time_of_its_event() -> None:
     job.report("a", TaskState.FAILED, BOOM)
     assert job.state.entered == {JobStatus.CREATED: 0.0, JobStatus.RUNNING: 3.0, JobStatus.RESTARTING: 4.0}
     assert [(r.began, r.cause) for r in job.state.rollouts] == [(0.0, ""), (4.0, "user-code: boom")]
+    assert execution(job).entered == (
+        (ExecutionState.SCHEDULED, 2.0),
+        (ExecutionState.DEPLOYING, 2.0),
+        (ExecutionState.RUNNING, 3.0),
+        (ExecutionState.FAILED, 4.0),
+    )
     names = ("canceled", "slots", "restore_point", "deployed", "running")
     assert job.state.rollouts[0].seconds() == dict(zip(names, (0.0, 1.0, 2.0, 2.0, 3.0), strict=True))
 
@@ -281,8 +287,9 @@ def test_a_failure_says_which_attempt_of_which_task_failed_where() -> None:
 
 def test_a_failure_of_a_task_that_is_being_cancelled_is_noted_and_costs_nothing() -> None:
     job = cancelling()
+    job.now = 9.0
     job.report("a", TaskState.FAILED, BOOM)
-    assert execution(job).state is ExecutionState.FAILED
+    assert execution(job).entered[-1] == (ExecutionState.FAILED, 9.0)
     assert [f.record.error for f in job.state.failures] == [BOOM]
     assert job.state.outcome is JobStatus.CANCELED
     assert job.state.restarts == 0
@@ -372,9 +379,10 @@ def test_a_checkpoint_or_a_drain_leaves_a_job_running() -> None:
         )
 
 
-def test_a_job_without_checkpoints_only_has_to_run_to_prove_healthy() -> None:
+@pytest.mark.parametrize(("interval", "takes_none"), [(0.0, True), (0.5, False)])
+def test_a_job_without_checkpoints_only_has_to_run_to_prove_healthy(interval: float, takes_none: bool) -> None:
     job = waiting()
-    job.state = replace(job.state, options=replace(job.options, checkpoints=CheckpointOptions(interval=0.0)))
+    job.state = replace(job.state, options=replace(job.options, checkpoints=CheckpointOptions(interval=interval)))
     for _ in range(2):
         if job.needs:
             job.offer(TM1, 1)
@@ -385,7 +393,7 @@ def test_a_job_without_checkpoints_only_has_to_run_to_prove_healthy() -> None:
     job.deploy()
     job.come_up()
     assert job.state.streak.failures == 2
-    assert next_wakeup(job.state, job.now) == job.now + LEAST
+    assert next_wakeup(job.state, job.now) == (job.now + LEAST if takes_none else None)
 
 
 def test_a_job_finishes_once_its_tasks_stand_still() -> None:
@@ -412,6 +420,14 @@ def test_checkpoints_that_fail_too_often_restart_all_tasks() -> None:
     cancels = [ev.Cancel(job.attempt(name), "taskmanager/tm-1") for name in "ab"]
     assert job.feed(ev.CheckpointsFailed(BOOM)) == [ev.StopCheckpoints(), *cancels]
     assert job.state.failures[-1].record == FailureRecord(timestamp_ms=0, error=BOOM)
+
+
+def test_tasks_that_are_told_to_end_are_so_at_that_time_and_what_was_never_deployed_has_ended() -> None:
+    for make, state in ((waiting, ExecutionState.CANCELED), (coming_up, ExecutionState.CANCELING)):
+        job = make()
+        job.now = 9.0
+        job.feed(ev.CancelRequested())
+        assert execution(job).entered[-1] == (state, 9.0)
 
 
 def test_a_cancelled_job_that_is_taken_over_only_ends() -> None:

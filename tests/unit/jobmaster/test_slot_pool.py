@@ -93,6 +93,13 @@ def test_fewer_slots_than_wanted_are_taken_and_the_rest_is_asked_for_beside_them
     assert taken(pool, TM2, offer(need.allocation_id, 3))[1]
 
 
+@pytest.mark.parametrize(("resource", "least"), [(TM1, 2), (TM2, 5)])
+def test_a_need_is_served_by_fewer_slots_beside_those_that_the_group_has(resource: ResourceId, least: int) -> None:
+    """R20."""
+    want = Want(slots=6, least=5, beside=TM1, held=3)
+    assert [want.served_by(resource, slots) for slots in (least - 1, least, 6)] == [False, True, True]
+
+
 def test_slots_below_the_least_parallelism_are_of_no_use() -> None:
     assert not taken(adaptive(4, least=3), TM1, offer("old", 2))[1]
 

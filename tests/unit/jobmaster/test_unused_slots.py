@@ -39,6 +39,44 @@ def test_idle_slots_are_given_back_to_each_taskmanager_when_their_own_time_is_ov
     assert next_wakeup(job.state, job.now) is None
 
 
+def test_slots_that_are_as_good_as_those_that_a_job_uses_are_given_back() -> None:
+    """It does not move without a gain (R4, R20)."""
+    job = WideJob(a=2)
+    job.wait(30)
+    job.offer(TM1, 1)
+    job.deploy()
+    job.come_up()
+    job.wait(100)
+    job.offer(TM1, 1)
+    old = job.attempt("a")
+    job.feed(ev.RescaleCheckpointDone(job.state.round))
+    job.feed(ev.AttemptGone(old))
+    job.deploy()
+    job.come_up()
+    assert len(job.state.placement["a"].allocations) == 2
+    held = {**job.state.pool.held, AllocationId("as-good"): Held((0, 1), TM2, "taskmanager/tm-2")}
+    job.state = replace(job.state, pool=replace(job.state.pool, held=held))
+    assert job.feed(ev.Tick()) == []
+    assert job.wait(49) == []
+    assert job.wait(1) == [ev.FreeAllocations("taskmanager/tm-2", (AllocationId("as-good"),), job_ended=False)]
+
+
+def test_slots_that_were_reserved_meanwhile_begin_to_be_idle_anew() -> None:
+    """R4, H4."""
+    job = WideJob(a=1)
+    job.offer(TM1, 3, "wide")
+    job.deploy()
+    job.come_up()
+    job.wait(40)
+    job.feed(ev.SlotsReserved({"a": 3}))
+    assert job.state.running is not None
+    assert job.state.running.idle == {}
+    assert job.wait(20) == []
+    assert job.feed(ev.SlotsReserved()) == []
+    assert job.wait(49) == []
+    assert of_kind(ev.FreeAllocations, job.wait(1))
+
+
 def test_slots_for_the_next_version_are_asked_for_beside_those_that_the_job_has() -> None:
     """H4."""
     job = WideJob(a=2, b=2)

@@ -76,6 +76,21 @@ def test_a_restart_does_not_wait_for_all_its_slots_if_it_has_those_that_it_ran_w
     job.now = 3.0
     job.offer(TM1, 2, "of-the-old-one")
     assert job.state.phase == FindingRestorePoint(frozenset({TaskId("a")}), 0.0)
+    need = job.needs["a"]
+    assert (need.slots, need.least, need.beside, need.held) == (4, 3, TM1, 2)
+
+
+def test_a_group_that_runs_asks_for_more_than_it_has_also_where_nothing_is_left_beside_it() -> None:
+    """Slots that do not make it wider are of no use to it (R20)."""
+    job = WideJob(a=4, b=4)
+    job.wait(30)
+    for group in "ab":
+        job.offer(TM1, 2, job.needs[group].allocation_id)
+    job.deploy()
+    job.come_up()
+    assert job.widths() == {"a": 2, "b": 2}
+    (need,) = job.needs.values()
+    assert (need.group, need.slots, need.least, need.beside, need.held) == ("b", 4, 3, None, 0)
 
 
 def test_a_lean_job_does_with_its_least_parallelism_in_every_group() -> None:
