@@ -181,6 +181,10 @@ def test_a_job_that_could_not_grow_is_as_narrow_where_else_it_restarts() -> None
     job.feed(ev.TaskManagerGone(TM1, "killed"))
     job.wait(1)
     assert [(d.address, d.parallelism) for d in job.deploy(7)] == [("taskmanager/tm-2", 1)]
+    job.come_up()
+    job.state = replace(job.state, failed_growths=2)
+    assert job.wait(79) == []  # the other slots are not surplus, however long it waits before it grows
+    assert job.wait(1) == [ev.TakeRescaleCheckpoint(job.state.round)]
 
 
 def test_growth_is_undone_once_whatever_fails_then() -> None:

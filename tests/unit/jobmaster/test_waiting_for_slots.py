@@ -62,6 +62,15 @@ def test_the_wait_counts_from_when_slots_were_first_missing() -> None:
     assert job.state.phase == WaitingForSlots(0.0)
 
 
+def test_a_failure_does_not_let_the_wait_for_slots_begin_anew() -> None:
+    job = WideJob(a=4)
+    job.wait(30)
+    job.offer(TM1, 1)
+    job.feed(ev.RestorePointFailed(job.state.round, BOOM))
+    assert job.state.phase == WaitingForSlots(0.0, restart_at=30.1)
+    assert of_kind(ev.FindRestorePoint, job.wait(0.1))
+
+
 def test_a_job_that_has_all_its_slots_lacks_nothing() -> None:
     job = WideJob(a=4)
     job.wait(20)
