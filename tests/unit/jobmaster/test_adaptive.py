@@ -76,7 +76,7 @@ def test_a_job_grows_through_a_checkpoint_when_all_its_slots_are_there() -> None
     (deploy,) = job.deploy(checkpoint=5)
     assert deploy.parallelism == 4
     job.come_up()
-    assert (job.needs, job.state.history.attempts, job.state.failures) == ({}, 0, ())
+    assert (job.needs, job.state.history.attempts, job.state.restarts, job.state.failures) == ({}, 0, 0, ())
     assert job.state.rollouts[-1].rescale
     assert job.state.rollouts[-1].cause == "rescale: a 1 -> 4"
 
