@@ -160,7 +160,7 @@ class JobMasterCore:
         """
         self._now = now
         for command in self._machine.feed(event, now):
-            self._carry_out(command, now)
+            self._carry_out(command)
         state = self.state
         watched = {h.resource_id for h in state.pool.held.values()} | {e.resource_id for e in state.live}
         self._beats.watch(sorted(r for r in watched if r is not None), now)
@@ -173,7 +173,7 @@ class JobMasterCore:
         elif isinstance(event, ev.Started) or (self._declare_at is not None and state.pool.version != self._declared):
             self._declare(now)
 
-    def _carry_out(self, command: ev.Command, now: float) -> None:
+    def _carry_out(self, command: ev.Command) -> None:
         match command:
             case ev.Deploy():
                 self._run(Address(command.address), self._deployment(command), self._options.heartbeat_timeout, command)

@@ -76,13 +76,13 @@ def _inputs(state: JobState, task: Task) -> Iterator[ExchangeSource]:
     for edge in task.inputs:
         upstream = state.executions[owner[edge.id]]
         assert upstream.attempt_id is not None
+        assert upstream.allocation_id is not None
         assert upstream.resource_id is not None
-        held = state.pool.held.get(upstream.allocation_id) if upstream.allocation_id is not None else None
         yield ExchangeSource(
             vertex_id=edge.id,
             attempt_id=upstream.attempt_id,
             resource_id=upstream.resource_id,
-            data_url=held.data_url if held is not None else "",
+            data_url=state.pool.held[upstream.allocation_id].data_url,
         )
 
 

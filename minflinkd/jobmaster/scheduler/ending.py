@@ -48,8 +48,8 @@ def settling_due(state: JobState) -> float | None:
     options = state.options
     latest = takeover.since + options.cancellation_timeout + options.heartbeat_timeout
     since = takeover.offered_at
-    if not state.has_run:  # no checkpoint was found: nothing that an old attempt stages or uploads is ever used
-        since = max(takeover.since, since or 0.0)
+    if since is None and not state.has_run:
+        since = takeover.since  # no checkpoint was found: nothing that an old attempt stages or uploads is ever used
     return latest if since is None else min(latest, since + options.heartbeat_timeout)
 
 

@@ -49,8 +49,8 @@ def attempt_failed(this: Step, attempt_id: AttemptId, error: ErrorInfo) -> None:
     fail(this, record, {execution.task_id, *(e.task_id for e in this.state.live if e.resource_id == resource)})
     # Another TaskManager's slots are ready sooner. Free these after the cancellations, which need the slots' address.
     pool = this.state.pool
-    allocations, address = pool.on(resource), pool.address_of(resource)
-    if allocations and address is not None:
+    if (address := pool.address_of(resource)) is not None:
+        allocations = pool.on(resource)
         this.set(pool=slot_pool.dropped(pool, allocations))
         this.commands.append(ev.FreeAllocations(address, allocations, job_ended=False))
 
@@ -135,7 +135,7 @@ def fail(this: Step, record: FailureRecord, tasks: Collection[TaskId] = ()) -> N
     if isinstance(state.phase, Stopping | Settling | StandingDown | StoodDown):
         return
     hopeless = _hopeless(record.error)
-    if state.on_trial and _is_of_the_version(record, hopeless=hopeless):
+    if state.on_trial and _is_of_the_version(record):
         _disprove(this, record)
         return
     if state.restart_at is not None and not hopeless:
@@ -169,11 +169,11 @@ def _hopeless(error: ErrorInfo) -> bool:
     return error.consequence in (Consequence.FATAL, Consequence.REFUSED) and error.kind is not Kind.UNFORESEEN
 
 
-def _is_of_the_version(record: FailureRecord, *, hopeless: bool) -> bool:
+def _is_of_the_version(record: FailureRecord) -> bool:
     """Whether another version would probably be spared the failure."""
     if record.error.kind is Kind.CLUSTER:
         return False
-    return hopeless or record.task_id is not None or record.error.kind is Kind.JOB
+    return record.task_id is not None or record.error.kind is Kind.JOB
 
 
 def _disprove(this: Step, record: FailureRecord) -> None:

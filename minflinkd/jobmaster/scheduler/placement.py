@@ -51,7 +51,8 @@ def place(
     """
     left = {r: dict(sorted(slots.items())) for r, slots in sorted(holdings.items())}
     for group in sorted(fixed):
-        _take(left[present[group].resource_id], present[group].allocations, present[group].parallelism)
+        share, slots = present[group], left[present[group].resource_id]
+        _take(slots, (*share.allocations, *slots), share.parallelism)  # beyond its own, see `uncovered`
     open_groups = {g: b for g, b in groups.items() if g not in fixed}
     shares = {g: present[g] for g in fixed}
     exact = _one_allocation_each(open_groups, left, present)
@@ -61,7 +62,7 @@ def place(
         for group, width in sorted(widths.items(), key=lambda part: (-part[1], part[0])):
             slots = left[resource]
             whole = [a for a, n in slots.items() if n == width]
-            order = whole[:1] or sorted(slots, key=lambda a: (-slots[a], a))
+            order = whole or sorted(slots, key=lambda a: (-slots[a], a))
             shares[group] = Share(resource, width, _take(slots, order, width))
     return shares
 

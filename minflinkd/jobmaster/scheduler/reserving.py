@@ -19,10 +19,12 @@ def reserve(this: Step, groups: Mapping[str, int]) -> None:
 
 
 def has_reserved(state: JobState) -> bool:
-    """Whether the version that will follow would get everything that was asked for."""
-    wanted = _reserved(state)
-    best = plan_anew(state) if wanted else {}
-    return all(g in best and best[g].parallelism >= slots for g, slots in wanted.items())
+    """Whether the version that will follow would get everything that was asked for, at no running group's expense."""
+    if not (wanted := _reserved(state)):
+        return True
+    running = {g: share.parallelism for g, share in state.placement.items()} if state.running is not None else {}
+    best = plan_anew(state)
+    return all(g in best and best[g].parallelism >= slots for g, slots in {**running, **wanted}.items())
 
 
 def wider_than_any(state: JobState) -> tuple[str, int] | None:

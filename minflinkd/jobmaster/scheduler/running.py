@@ -62,10 +62,9 @@ def note_progress(this: Step, running: Running) -> None:
 
 
 def next_wakeup(state: JobState, running: Running) -> tuple[float | None, ...]:
-    growth = None if isinstance(state.phase, Rescaling) else _growth_due(state, running)
     proved = running.since + state.streak.probation if state.streak.failures and running.checkpointed else None
     idle = min((since + state.options.slot_idle_timeout for since in running.idle.values()), default=None)
-    return growth, idle, proved
+    return _growth_due(state, running), idle, proved
 
 
 # --- unused slots ----------------------------------------------------------------------------------------------------
@@ -153,5 +152,5 @@ def rescale_checkpoint_done(this: Step) -> None:
 
 
 def rescale_checkpoint_failed(this: Step, phase: Rescaling) -> None:
-    """Let the job run on as it is. It tries to grow again later."""
-    this.enter(replace(phase.before, growth=None), changed_at=this.now)
+    """Let the job run on as it is. It tries to grow again after the cooldown."""
+    this.enter(phase.before, changed_at=this.now)

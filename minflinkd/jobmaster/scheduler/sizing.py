@@ -61,12 +61,15 @@ def _target(state: JobState, group: str, now: float) -> int:
 def wants(state: JobState, now: float) -> Mapping[str, Want]:
     """Return the missing slots by group. A group that has some wants more beside them, or all of them elsewhere."""
     groups = state.pool.groups
-    firm = place(groups, state.pool.holdings, present=state.placement, divide=False)
+    up = {g: share.parallelism for g, share in state.placement.items()} if state.running is not None else {}
+    # A running group keeps its slots. Another one on its TaskManager must ask for its own.
+    full = [g for g, width in up.items() if width >= groups[g].desired]
+    firm = place(groups, state.pool.holdings, present=state.placement, fixed=full, divide=False)
     found: dict[str, Want] = {}
     for group, bounds in groups.items():
         share = firm.get(group)
         has = share.parallelism if share is not None else 0
-        running = state.placement[group].parallelism if state.running is not None else 0
+        running = up.get(group, 0)
         if max(has, running) >= bounds.desired:
             continue
         least = max(has, running) + 1 if running else max(_target(state, group, now), has + 1)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from minflinkd.jobmaster.scheduler import events as ev
-from minflinkd.jobmaster.scheduler import reserving
+from minflinkd.jobmaster.scheduler.machine import next_wakeup
+from minflinkd.jobmaster.scheduler.phases import Rescaling, Running
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.messages import SlotOffer, TaskState
 from minflinkd.runtime.errors import Consequence, ErrorInfo
-from minflinkd.runtime.ids import AllocationId
+from minflinkd.runtime.ids import AllocationId, TaskId
 from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, of_kind
 
 
@@ -73,7 +76,7 @@ def test_a_job_grows_through_a_checkpoint_when_all_its_slots_are_there() -> None
     (deploy,) = job.deploy(checkpoint=5)
     assert deploy.parallelism == 4
     job.come_up()
-    assert (job.needs, job.state.history.attempts, job.state.failures) == ({}, 0, ())
+    assert (job.needs, job.state.history.attempts, job.state.restarts, job.state.failures) == ({}, 0, 0, ())
     assert job.state.rollouts[-1].rescale
     assert job.state.rollouts[-1].cause == "rescale: a 1 -> 4"
 
@@ -166,6 +169,58 @@ def test_a_job_that_could_not_grow_restarts_as_narrow_after_any_other_failure() 
     job.report("a", TaskState.FAILED, BOOM)
     job.wait(1)
     assert [d.parallelism for d in job.deploy(7)] == [1]
+
+
+def test_a_job_that_could_not_grow_is_as_narrow_where_else_it_restarts() -> None:
+    """It takes no more of a wide allocation than it last ran with (R20)."""
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM2, 4)
+    grown(job)
+    job.report("a", TaskState.FAILED, REFUSED)
+    job.feed(ev.TaskManagerGone(TM1, "killed"))
+    job.wait(1)
+    assert [(d.address, d.parallelism) for d in job.deploy(7)] == [("taskmanager/tm-2", 1)]
+    job.come_up()
+    job.state = replace(job.state, failed_growths=2)
+    assert job.wait(79) == []  # the other slots are not surplus, however long it waits before it grows
+    assert job.wait(1) == [ev.TakeRescaleCheckpoint(job.state.round)]
+
+
+def test_growth_is_undone_once_whatever_fails_then() -> None:
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM1, 3)
+    grown(job)
+    job.report("a", TaskState.FAILED, REFUSED)
+    job.feed(ev.RestorePointFailed(job.state.round, REFUSED))
+    assert job.state.outcome is JobStatus.FAILED
+
+
+def test_a_job_that_has_never_run_has_not_grown() -> None:
+    job = WideJob(a=4)
+    job.offer(TM1, 4)
+    job.deploy()
+    job.report("a", TaskState.FAILED, REFUSED)
+    assert job.state.outcome is JobStatus.FAILED
+
+
+def test_growth_of_several_groups_is_one_restart_that_names_them_all() -> None:
+    """A failure while the tasks end is handled by the same restart."""
+    job = WideJob(a=4, b=3)
+    job.wait(30)
+    for group, resource in (("a", TM1), ("b", TM2)):
+        job.offer(resource, 1, job.needs[group].allocation_id)
+    job.deploy()
+    job.come_up()
+    job.wait(100)
+    for group, resource, slots in (("a", TM1, 3), ("b", TM2, 2)):
+        job.offer(resource, slots, job.needs[group].allocation_id)
+    job.feed(ev.RescaleCheckpointDone(job.state.round))
+    assert job.state.rollouts[-1].cause == "rescale: a 1 -> 4, b 1 -> 3"
+    assert (job.state.restart_at, job.state.narrowed) == (job.now, False)
+    job.feed(ev.CheckpointsFailed(BOOM))
+    assert job.state.restart_at == job.now
 
 
 def test_a_job_that_fails_for_good_as_narrow_as_before_ends() -> None:
@@ -333,20 +388,111 @@ def test_slots_that_nothing_runs_on_are_not_kept_for_ever() -> None:
     assert AllocationId("a-late-one") in job.state.pool.held
 
 
-def test_what_a_version_reserves_concerns_only_the_groups_that_it_widens() -> None:
-    """Another group runs with fewer slots than it wants, more than any TaskManager has (H4, R20)."""
-    job = WideJob(a=9, b=2)
+@pytest.mark.parametrize(("failed", "cooldown"), [(0, 20), (1, 40), (6, 1280), (9, 1280)])
+def test_the_pause_before_growth_doubles_with_every_growth_that_failed_up_to_a_limit(
+    failed: int, cooldown: float
+) -> None:
+    """R20."""
+    job = running_on(1)
+    job.state = replace(job.state, failed_growths=failed)
+    assert job.offer(TM1, 3) == []
+    assert next_wakeup(job.state, job.now) == job.now + cooldown
+    assert job.wait(cooldown - 0.1) == []
+    assert job.wait(0.1) == [ev.TakeRescaleCheckpoint(job.state.round)]
+    assert next_wakeup(job.state, job.now) is None  # the checkpoint is awaited
+
+
+def test_growth_to_fewer_slots_than_wanted_waits_for_the_longer_of_both_pauses() -> None:
+    """The time without further slots, and the time since the last deployment."""
+    job = running_on(1)
+    job.wait(15)
+    job.offer(TM1, 1)
+    assert next_wakeup(job.state, job.now) == job.now + 10
+    job = running_on(1)
+    job.wait(2)
+    job.offer(TM1, 1)
+    assert next_wakeup(job.state, job.now) == job.now + 18
+
+
+def test_growth_that_is_no_longer_possible_is_not_waited_for() -> None:
+    job = running_on(1)
+    job.offer(TM1, 1)
+    allocation = job.state.executions[TaskId("a")].allocation_id
+    more = next(a for a in job.state.pool.held if a != allocation)
+    job.feed(ev.SlotsGone((more,), "not known"))
+    assert job.state.running is not None
+    assert job.state.running.growth is None
+    assert next_wakeup(job.state, job.now) is None
+    assert job.wait(100) == []
+
+
+def test_slots_that_come_again_after_growth_became_impossible_start_its_pause_anew() -> None:
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM1, 1)
+    job.wait(9)
+    allocation = job.state.executions[TaskId("a")].allocation_id
+    job.feed(ev.SlotsGone(tuple(a for a in job.state.pool.held if a != allocation), "not known"))
+    job.slots[TM1] = 5
+    job.offer(TM1, 1)
+    assert job.wait(9) == []
+    assert job.wait(1) == [ev.TakeRescaleCheckpoint(job.state.round)]
+
+
+def test_a_version_on_trial_does_not_grow() -> None:
+    """The checkpoint would end the trial (H7)."""
+    job = running_on(1)
+    job.state = replace(job.state, on_trial=True)
+    assert of_kind(ev.TakeRescaleCheckpoint, job.offer(TM1, 3) + job.wait(100)) == []
+    assert of_kind(ev.TakeRescaleCheckpoint, job.feed(ev.Proven()))
+
+
+def test_a_job_does_not_grow_once_one_of_its_inputs_has_ended() -> None:
+    job = WideJob(a=4, b=1)
     job.wait(30)
-    needs = job.needs
-    job.offer(TM1, 4, needs["a"].allocation_id)
-    job.offer(TM2, 2, needs["b"].allocation_id)
+    job.offer(TM1, 1, job.needs["a"].allocation_id)
+    job.offer(TM1, 1, job.needs["b"].allocation_id)
     job.deploy()
     job.come_up()
-    job.feed(ev.NeedsAnswered({}, {}, 4))
-    job.feed(ev.SlotsReserved({"b": 5}))
-    assert reserving.wider_than_any(job.state) == ("b", 5)
-    job.feed(ev.SlotsReserved({"b": 3}))
-    assert reserving.wider_than_any(job.state) is None
-    assert not reserving.has_reserved(job.state)
-    job.offer(TM2, 1, job.needs["b"].allocation_id)
-    assert reserving.has_reserved(job.state)
+    assert job.report("b", TaskState.INPUT_ENDED) == []  # `a` still reads
+    assert of_kind(ev.TakeRescaleCheckpoint, job.offer(TM1, 3) + job.wait(100)) == []
+    assert job.report("a", TaskState.INPUT_ENDED) == [ev.TakeFinalCheckpoint(job.state.round)]
+    assert job.wait(100) == []
+
+
+def test_a_failed_checkpoint_for_growth_puts_the_next_one_off_for_the_whole_pause() -> None:
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM1, 3)
+    job.now += 5
+    job.feed(ev.RescaleCheckpointFailed(job.state.round))
+    assert next_wakeup(job.state, job.now) == job.now + 20
+
+
+def test_a_job_may_prove_healthy_while_the_checkpoint_for_its_growth_is_taken() -> None:
+    job = running_on(1)
+    job.wait(100)
+    job.report("a", TaskState.FAILED, BOOM)
+    job.wait(0.1)
+    job.deploy()
+    job.come_up()
+    began = job.now
+    job.offer(TM1, 3)
+    job.wait(20)
+    job.feed(ev.CheckpointCompleted())
+    assert isinstance(job.state.phase, Rescaling)
+    assert next_wakeup(job.state, job.now) == began + 200
+    job.wait(180)
+    assert job.state.streak.failures == 0
+
+
+def test_a_drain_or_a_checkpoint_during_growth_is_remembered_if_growth_fails() -> None:
+    job = running_on(1)
+    job.wait(100)
+    job.offer(TM1, 3)
+    for event in (ev.CheckpointCompleted(), ev.DrainBegun()):
+        assert job.feed(event) == []
+        assert isinstance(job.state.phase, Rescaling)
+    job.feed(ev.RescaleCheckpointFailed(job.state.round))
+    assert isinstance(job.state.phase, Running)
+    assert (job.state.phase.checkpointed, job.state.phase.draining) == (True, True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minflinkd.jobmaster.scheduler.placement import Bounds, Holdings, Share, check_invariants, place, total
+from minflinkd.jobmaster.scheduler.placement import Bounds, Holdings, Share, check_invariants, place, total, uncovered
 from minflinkd.runtime.ids import AllocationId, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
 
@@ -77,6 +77,100 @@ def test_what_runs_is_not_touched_by_a_placement_for_the_rest() -> None:
     shares = place(groups(a=4, b=4), holdings(tm1=(4,), tm2=(1,)), present=running, fixed=("a",))
     assert shares["a"] == running["a"]
     assert shares["b"] == Share(TM1, 2, (AllocationId("tm1-0"),))
+
+
+def on(resource: ResourceId, width: int, *allocations: str) -> Share:
+    return Share(resource, width, tuple(map(AllocationId, allocations)))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "present", "expected"),
+    [
+        pytest.param({"a": 4}, {"tm1": (2,), "tm2": (3,)}, {"a": TM1}, {"a": (TM2, 3)}, id="most slots"),
+        pytest.param({"a": 4}, {"tm1": (3,), "tm2": (3,)}, {"a": TM2}, {"a": (TM2, 3)}, id="then where it is"),
+        pytest.param({"a": 2}, {"tm1": (5,), "tm2": (3,)}, {}, {"a": (TM2, 2)}, id="then the tightest fit"),
+        pytest.param({"a": 4}, {"tm1": (3,), "tm2": (3,)}, {}, {"a": (TM1, 3)}, id="then the first"),
+        pytest.param(
+            {"a": 3, "b": 3, "c": 3},
+            {"tm1": (3,), "tm2": (4,)},
+            {},
+            {"a": (TM1, 3), "b": (TM2, 2), "c": (TM2, 2)},
+            id="where nothing is left over, the most room",
+        ),
+        pytest.param(
+            {"a": 2, "b": 5}, {"tm1": (1,), "tm2": (5,)}, {}, {"a": (TM1, 1), "b": (TM2, 5)}, id="the widest chooses"
+        ),
+        pytest.param({"b": 3, "a": 3}, {"tm1": (2,), "tm2": (1,)}, {}, {"a": (TM1, 2), "b": (TM2, 1)}, id="by name"),
+    ],
+)
+def test_a_group_goes_where_it_gets_most(
+    wanted: dict[str, int],
+    held: dict[str, tuple[int, ...]],
+    present: dict[str, ResourceId],
+    expected: dict[str, tuple[str, int]],
+) -> None:
+    """The widest group chooses first. Groups of the same width choose in the order of their names."""
+    before = {g: on(resource, 1, "lost") for g, resource in present.items()}
+    assert widths(dict(place(groups(**wanted), holdings(**held), present=before))) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "expected"),
+    [
+        pytest.param({"a": 9}, (1, 3, 2), {"a": (6, "tm1-1", "tm1-2", "tm1-0")}, id="the widest first"),
+        pytest.param({"a": 9}, (2, 2), {"a": (4, "tm1-0", "tm1-1")}, id="then by name"),
+        pytest.param({"a": 3, "b": 2}, (4, 3), {"a": (3, "tm1-1"), "b": (2, "tm1-0")}, id="one that fits"),
+        pytest.param({"a": 3}, (3, 3), {"a": (3, "tm1-0")}, id="only one that fits"),
+        pytest.param({"a": 4, "b": 3}, (5, 2), {"a": (4, "tm1-0"), "b": (3, "tm1-1", "tm1-0")}, id="what is left"),
+        pytest.param({"a": 1, "b": 3}, (2, 3), {"b": (3, "tm1-1"), "a": (1, "tm1-0")}, id="the widest group chooses"),
+        pytest.param({"a": 2}, (1, 4), {"a": (2, "tm1-1")}, id="no more than it needs"),
+    ],
+)
+def test_a_group_uses_as_few_allocations_as_possible(
+    wanted: dict[str, int], held: tuple[int, ...], expected: dict[str, tuple[int, str]]
+) -> None:
+    """It restarts if any of them is lost."""
+    shares = place(groups(**wanted), holdings(tm1=held), present={})
+    assert shares == {g: on(TM1, *share) for g, share in expected.items()}
+
+
+def test_a_group_keeps_the_allocation_that_it_has_if_others_fit_as_well() -> None:
+    """Its task need not be deployed elsewhere."""
+    held = holdings(tm1=(2, 2), tm2=(2,))
+    for share in (on(TM2, 2, "tm2-0"), on(TM1, 2, "tm1-1")):
+        assert place(groups(a=2), held, present={"a": share}) == {"a": share}
+    both = {"a": on(TM1, 2, "tm1-1"), "b": on(TM2, 2, "tm2-0")}
+    assert place(groups(a=2, b=2), held, present=both) == both
+    assert place(groups(a=2, b=2), held, present={}) == {"a": on(TM1, 2, "tm1-0"), "b": on(TM1, 2, "tm1-1")}
+
+
+def test_slots_that_a_fixed_group_uses_are_not_given_to_others() -> None:
+    """R16."""
+    running = {"a": on(TM1, 2, "tm1-0"), "b": on(TM1, 1, "tm1-1")}
+    held = holdings(tm1=(3, 1, 1))
+    shares = place(groups(a=2, b=2, c=9), held, present=running, fixed=("b", "a"))
+    assert shares == {**running, "c": on(TM1, 2, "tm1-0", "tm1-2")}
+
+
+def test_a_fixed_group_that_is_wider_than_its_allocation_uses_others_of_its_taskmanager() -> None:
+    """Surplus slots are given back from any allocation, so the rest belongs to all groups together (R4)."""
+    running = {"a": on(TM1, 2, "tm1-0"), "b": on(TM1, 2, "tm1-1")}
+    shares = place(groups(a=2, b=3), holdings(tm1=(1, 3)), present=running, fixed=("a",))
+    assert shares == {**running, "b": on(TM1, 2, "tm1-1")}
+
+
+def test_groups_that_use_more_than_is_held_on_their_taskmanager_are_uncovered() -> None:
+    """It does not matter which allocation of the TaskManager a group uses."""
+    shares = {"a": on(TM1, 2, "tm1-0"), "b": on(TM1, 2, "tm1-1"), "c": on(TM2, 1, "tm2-0")}
+    assert uncovered(shares, holdings(tm1=(3, 1), tm2=(1,))) == frozenset()
+    assert uncovered(shares, holdings(tm1=(2, 1), tm2=(1,))) == frozenset("ab")
+    assert uncovered(shares, holdings(tm1=(4,))) == frozenset("c")
+
+
+def test_a_share_on_an_allocation_that_is_not_held_is_a_violation() -> None:
+    with pytest.raises(InvariantViolated, match=r"group 'a' runs on allocations that are not held: .*'tm1-1'"):
+        check_invariants({"a": on(TM1, 1, "tm1-0", "tm1-1")}, holdings(tm1=(2,)))
+    check_invariants({"a": on(TM1, 2, "tm1-0", "tm1-1")}, holdings(tm1=(1, 1)))
 
 
 def test_more_slots_used_than_held_is_a_violation() -> None:

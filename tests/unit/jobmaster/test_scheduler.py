@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace as copy
 
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy, Source, Task, Vertex
 from minflinkd.jobmaster.options import JobMasterOptions
@@ -16,7 +17,7 @@ from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.machine import next_wakeup, step
 from minflinkd.jobmaster.scheduler.phases import StandingDown, StoodDown
 from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
-from minflinkd.rpc.jobs import ExecutionState, JobStatus
+from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
 from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.messages import SlotOffer, TaskMetrics, TaskState, TaskStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo
@@ -271,7 +272,9 @@ def test_sinks_that_cannot_be_settled_end_the_job_and_say_that_its_checkpoints_s
     assert kinds(job.feed(ev.SinksSettled(error))) == ["End"]
     assert job.state.status is JobStatus.CANCELED
     assert job.state.sinks_error == error
-    assert "so do the job's checkpoints: a staged file is gone" in job.state.failures[-1].record.error.message
+    failure = job.state.failures[-1].record
+    assert "so do the job's checkpoints: a staged file is gone" in failure.error.message
+    assert failure == FailureRecord(timestamp_ms=0, error=copy(error, message=failure.error.message))
 
 
 def test_cancel_while_waiting_for_slots_withdraws_the_needs() -> None:

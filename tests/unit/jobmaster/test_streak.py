@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from minflinkd.jobmaster.scheduler.streak import LEAST, MOST, NO_FAILURES, Failure, Streak
 from minflinkd.rpc.jobs import FailureRecord
 from minflinkd.runtime.errors import ErrorInfo
@@ -55,6 +57,12 @@ def test_a_job_that_runs_has_not_proved_healthy_before_it_has_completed_a_checkp
     assert streak.is_over(100.0, 100.0 + LEAST, checkpointed=True)
     assert not streak.is_over(100.0, 99.9 + LEAST, checkpointed=True)
     assert after(60, 60, 60, checkpoints=False).failures == 3
+
+
+@pytest.mark.parametrize(("running_since", "ran"), [(None, 0.0), (100.0, 0.0), (99.5, 0.5), (40.0, 60.0), (100.5, 0.0)])
+def test_a_failure_tells_how_long_the_job_ran_before_it(running_since: float | None, ran: float) -> None:
+    """Not at all while it was coming up, or if clocks disagree."""
+    assert NO_FAILURES.with_failure(failure(100.0), running_since).ran == ran
 
 
 def test_ten_minutes_without_a_failure_are_enough() -> None:
