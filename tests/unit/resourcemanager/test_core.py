@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,89 +13,21 @@ from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.task_managers import TaskManagerState
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import Fenced, RpcTimeout, Unreachable, job_master, task_manager
-from minflinkd.rpc.party import Answered, Ask, Refused, Tell, Unknown
+from minflinkd.rpc.party import Answered, Refused, Tell, Unknown
 from minflinkd.runtime.errors import Conflict
-from minflinkd.runtime.ids import AllocationId, IdSource, JobId, LeaderId, ResourceId
-
-JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
-FIRST, SECOND = LeaderId("leader 1"), LeaderId("leader 2")
-A, B = AllocationId("a"), AllocationId("b")
-TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")
-
-
-@dataclass
-class Manager:
-    """A core whose invariants are checked after every step, and reports of TaskManagers with two slots."""
-
-    core: ResourceManagerCore
-    now: float = 0.0
-    versions: dict[ResourceId, int] = field(default_factory=dict)
-
-    def receive(self, message: m.Message, *, fence: LeaderId | None = None) -> Any:
-        return self.core.receive(message, fence, self.now)
-
-    def commands(self) -> list[object]:
-        return list(self.core.take_commands())
-
-    def report(self, tm: ResourceId, *held: tuple[JobId, AllocationId]) -> m.TaskManagerReport:
-        self.versions[tm] = self.versions.get(tm, 0) + 1
-        slots = [
-            m.SlotStatus(index=i, job_id=job, allocation_id=allocation) for i, (job, allocation) in enumerate(held)
-        ]
-        slots += [m.SlotStatus(index=i) for i in range(len(held), 2)]
-        return m.TaskManagerReport(
-            resource_id=tm, slots=tuple(slots), session=m.SessionPhase.READY, version=self.versions[tm]
-        )
-
-    def register(
-        self, tm: ResourceId, *held: tuple[JobId, AllocationId], standalone: bool = False, nonce: str = ""
-    ) -> m.Registered:
-        hello = m.RegisterTaskManager(
-            address=task_manager(tm),
-            pid=1,
-            hardware=m.Hardware(cpu_cores=2, memory_bytes=1),
-            log_directory="",
-            report=self.report(tm, *held),
-            standalone=standalone,
-            nonce=nonce,
-        )
-        registered = self.receive(hello)
-        assert isinstance(registered, m.Registered)
-        return registered
-
-    def beat(self, registered: m.Registered, report: m.TaskManagerReport, *, fence: LeaderId | None = None) -> Any:
-        beat = m.HeartbeatFromTaskManager(instance_id=registered.instance_id, report=report)
-        return self.receive(beat, fence=fence or registered.leader_id)
-
-    def declare(
-        self, *needs: m.SlotNeed, by: LeaderId = FIRST, version: int = 1, held: tuple[AllocationId, ...] = ()
-    ) -> Any:
-        return self.receive(
-            m.DeclareNeeds(job_id=JOB, leader_id=by, address=job_master(JOB), version=version, needs=needs, held=held)
-        )
-
-    def passes(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Let time pass and call `meanwhile` every second."""
-        for _ in range(round(seconds)):
-            self.now += 1.0
-            meanwhile()
-            self.core.tick(self.now)
-
-
-def manager_with(**options: Any) -> Manager:
-    settings = ResourceManagerOptions(**{"slots_per_tm": 2, "standby": 0, "taskmanager_timeout": 1e6} | options)
-    return Manager(ResourceManagerCore(ids=IdSource(random.Random(1)), options=settings, check=True))
-
-
-def need(allocation: AllocationId, slots: int = 1) -> m.SlotNeed:
-    return m.SlotNeed(allocation_id=allocation, slots=slots)
-
-
-def asked_for(commands: list[object]) -> Ask:
-    (ask,) = commands
-    assert isinstance(ask, Ask)
-    return ask
-
+from minflinkd.runtime.ids import IdSource, LeaderId
+from tests.unit.resourcemanager.core_world import (
+    FIRST,
+    JOB,
+    OTHER,
+    SECOND,
+    TM1,
+    A,
+    B,
+    asked_for,
+    manager_with,
+    need,
+)
 
 # --- slots ---
 
@@ -113,6 +42,7 @@ def test_a_need_becomes_a_request_to_the_taskmanager_and_its_answer_settles_it()
         job_id=JOB, allocation_id=A, slots=(0,), job_master=job_master(JOB), job_leader_id=FIRST
     )
     assert (ask.target, ask.fence, ask.after) == (task_manager(TM1), manager.core.leader_id, 0.0)
+    assert ask.timeout == 5.0
     answer = m.SlotAnswer(allocated=True, report=manager.report(TM1, (JOB, A)))
     manager.core.answered(ask.about, Answered(answer), manager.now)
     overview = manager.receive(m.GetResourceOverview())
@@ -140,6 +70,28 @@ def test_an_unchanged_declaration_or_heartbeat_decides_nothing() -> None:
     manager.declare(held=(A,))
     manager.beat(registered, before.task_managers[TM1].report)  # type: ignore[arg-type]
     assert manager.core.state is before
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        {"session": m.SessionPhase.LOST},
+        {"session_aged": True},
+        {"session_error": "no Java"},
+        {"dedicated_to": JOB},
+        {"libraries": (m.Library("java:com/acme", "1"),)},
+        {"version": 9},
+    ],
+)
+def test_a_heartbeat_with_news_is_decided_about(news: dict[str, object]) -> None:
+    """A heartbeat says all of it, whether or not a notice about it was lost (R8)."""
+    manager = manager_with(can_start=False)
+    registered = manager.register(TM1)
+    report = manager.core.state.task_managers[TM1].report
+    assert report is not None
+    told = msgspec.structs.replace(report, **news)
+    manager.beat(registered, told)
+    assert manager.core.state.task_managers[TM1].report == told
 
 
 def test_a_slot_that_falls_free_serves_who_waits_for_it() -> None:
@@ -267,7 +219,9 @@ def test_the_needs_of_a_silent_jobmaster_are_dropped_and_its_token_is_not() -> N
     """An earlier JobMaster stays fenced, and the silent one may come back (R10)."""
     manager = manager_with(can_start=False)
     manager.declare(need(A), by=SECOND)
-    manager.passes(10)
+    manager.passes(9)
+    assert set(manager.core.state.jobs) == {JOB}
+    manager.passes(1)
     assert manager.core.state.jobs == {}
     with pytest.raises(Fenced):
         manager.declare(need(A), by=FIRST)
@@ -358,76 +312,12 @@ def test_other_options_count_from_the_next_step_on() -> None:
     assert isinstance(manager.commands()[0], ev.StartTaskManager)
 
 
-# --- sessions and what is shown ---
-
-
-def test_a_session_is_lent_by_the_emptiest_taskmanager_that_is_no_jobs_own() -> None:
-    """R24."""
-    manager = manager_with(can_start=False)
-    manager.register(TM1, (OTHER, B))
-    registered = manager.register(TM2)
-    found = m.FindSession()
-    assert manager.receive(found).address == task_manager(TM2)
-    own = msgspec.structs.replace(manager.report(TM2), dedicated_to=JOB)
-    manager.beat(registered, own)
-    assert manager.receive(found).address == task_manager(TM1)
-
-
-def test_a_session_is_lent_by_a_taskmanager_that_runs_the_job_already() -> None:
-    """What was built there need not be built again, even if the TaskManager is the job's own (H3, R24)."""
-    manager = manager_with(can_start=False)
-    registered = manager.register(TM1, (JOB, A))
-    manager.beat(registered, msgspec.structs.replace(manager.report(TM1, (JOB, A)), dedicated_to=JOB))
-    manager.register(TM2)
-    assert manager.receive(m.FindSession(job_id=JOB)).address == task_manager(TM1)
-    assert manager.receive(m.FindSession(job_id=OTHER)).address == task_manager(TM2)
-    aged = msgspec.structs.replace(manager.report(TM1, (JOB, A)), session_aged=True)
-    manager.beat(registered, aged)
-    assert manager.receive(m.FindSession(job_id=JOB)).address == task_manager(TM2)
-
-
-def test_a_session_is_lent_by_a_taskmanager_that_holds_the_jobs_libraries_already() -> None:
-    """The idle one is kept for other versions. If all hold another version, the waiting job is told (B31)."""
-    one, two = (m.Library("java:com/acme", "1"),), (m.Library("java:com/acme", "2"),)
-    manager = manager_with(can_start=False)
-    registered = manager.register(TM1, (OTHER, B))
-    manager.beat(registered, msgspec.structs.replace(manager.report(TM1, (OTHER, B)), libraries=one))
-    waits = manager.receive(m.FindSession(libraries=two))
-    assert waits.address is None
-    assert "1 of 2 slots free, 1 at most on one, 1 of them with other versions of the job's libraries" in waits.waiting
-    manager.register(TM2)
-    assert manager.receive(m.FindSession(libraries=one)).address == task_manager(TM1)
-    assert manager.receive(m.FindSession(libraries=two)).address == task_manager(TM2)
-    assert manager.receive(m.FindSession()).address == task_manager(TM2)
-
-
-def test_a_wanted_session_outlives_the_pause_between_failed_starts() -> None:
-    """Whoever asks only now and then still gets one in the end (R5)."""
+def test_without_a_check_of_every_step_the_state_is_checked_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contradiction then stops the ResourceManager, which is replaced by one that asks everybody anew (R12)."""
+    checked: list[float] = []
     manager = manager_with()
-    manager.receive(m.FindSession())
-    for _ in range(7):
-        (start,) = (c for c in manager.commands() if isinstance(c, ev.StartTaskManager))
-        manager.core.start_failed(start.resource_id, "no memory", manager.now)
-        manager.commands()
-        assert "no memory" in (manager.receive(m.FindSession()).refused or "no memory")
-        manager.passes(30)
-    assert any(isinstance(c, ev.StartTaskManager) for c in manager.commands())
-
-
-def test_times_are_shown_as_the_wall_clock_has_them() -> None:
-    manager = manager_with()
-    manager.now = 5.0
-    registered = manager.register(TM1)
-    manager.now = 7.5
-    manager.beat(registered, manager.report(TM1))
-    (info,) = manager.receive(m.ListTaskManagers())
-    assert (info.registered_ms, info.last_heartbeat_ms) == (5000, 7500)
-
-
-def test_a_taskmanager_is_told_what_it_must_know_of_the_cluster() -> None:
-    """A standalone TaskManager learns it from nowhere else (R7)."""
-    manager = manager_with()
-    manager.core.blob_url, manager.core.blob_store = "http://127.0.0.1:1", "file:///blobs"
-    registered = manager.register(TM1, standalone=True)
-    assert (registered.blob_url, registered.blob_store) == ("http://127.0.0.1:1", "file:///blobs")
-    assert (registered.leader_id, registered.heartbeat_interval) == (manager.core.leader_id, 1.0)
+    monkeypatch.setattr("minflinkd.resourcemanager.core.check_invariants", lambda _: checked.append(manager.now))
+    options = ResourceManagerOptions(slots_per_tm=2, standby=0)
+    manager.core = ResourceManagerCore(ids=IdSource(random.Random(1)), options=options)
+    manager.passes(200)
+    assert checked == [60.0, 120.0, 180.0]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from minflinkd.runtime.machine import InvariantViolated
 from minflinkd.taskmanager.slots.registration import (
     Accepted,
     Beat,
@@ -165,3 +170,14 @@ def test_it_gives_up_only_where_a_time_is_set() -> None:
     assert limited[0].phase is Phase.GIVEN_UP
     assert limited[1][-1] == GiveUp("no ResourceManager took the registration for 35 s: no answer")
     assert next_wakeup(limited[0]) is None
+
+
+def test_a_registration_that_contradicts_itself_is_found() -> None:
+    """It is registered exactly if it knows with whom, and that is the leader that it follows."""
+    for phase in (Phase.UNREGISTERED, Phase.REGISTERING, Phase.GIVEN_UP):
+        with pytest.raises(InvariantViolated, match=f"{phase.name} with Registered"):
+            check_invariants(replace(REGISTERED, phase=phase))
+    with pytest.raises(InvariantViolated, match="REGISTERED with None"):
+        check_invariants(replace(REGISTERED, registered=None))
+    with pytest.raises(InvariantViolated, match=f"registered with {leader(2)}, but {leader(3)} is followed"):
+        check_invariants(replace(REGISTERED, leader=leader(3)))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from minflinkd.rpc.messages import Library, SlotOffer
+from minflinkd.runtime.ids import TaskId
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
+from minflinkd.taskmanager.slots import state as slots_state
+from minflinkd.taskmanager.slots.state import Offer, Slots
 from minflinkd.taskmanager.slots.table import (
     SlotState,
     SlotTable,
@@ -18,7 +24,7 @@ from minflinkd.taskmanager.slots.table import (
     narrowed,
     with_new_session,
 )
-from tests.unit.taskmanager.core_world import JOB, OTHER, A, B
+from tests.unit.taskmanager.core_world import JOB, OTHER, A, B, allocate, attempt, leader, running
 
 
 def table(**more: bool) -> SlotTable:
@@ -111,3 +117,66 @@ def test_what_must_not_be_is_found() -> None:
         check_invariants(moved(table(), [A], SlotState.ACTIVE, 1.0, until=5.0))
     with pytest.raises(InvariantViolated, match="another job"):
         check_invariants(allocated(table(exclusive=True), B, OTHER, (0,), exclusive=False, now=0.0, until=1.0))
+
+
+# --- the slots with their jobs and attempts ----------------------------------------------------------------------
+
+
+def with_binding(slots: Slots, **changes: object) -> Slots:
+    """Change allocation A, on which attempt 0 runs."""
+    bindings = {**slots.table.bindings, A: replace(slots.table.bindings[A], **changes)}  # type: ignore[arg-type]
+    return replace(slots, table=replace(slots.table, bindings=bindings))
+
+
+def with_attempt(slots: Slots, number: int = 0, **changes: object) -> Slots:
+    """Change attempt 0, or add one like it."""
+    like = replace(slots.attempts[attempt(0)], **changes)  # type: ignore[arg-type]
+    return replace(slots, attempts={**slots.attempts, attempt(number): like})
+
+
+def with_offer(slots: Slots, offer: Offer | None) -> Slots:
+    return slots.with_job(JOB, replace(slots.jobs[JOB], offer=offer))
+
+
+def two_allocations() -> Slots:
+    """Allocation A is active and carries attempt 0; allocation B is offered."""
+    world = running()
+    world.rm(allocate(B, 3))
+    return world.core.slots
+
+
+@pytest.mark.parametrize(
+    ("fault", "plant"),
+    [
+        ("unknown job", lambda s: replace(s, jobs={})),
+        ("offered to nobody", lambda s: with_offer(s, None)),
+        ("allocation b is offered to nobody", lambda s: with_offer(s, Offer(9, (A,)))),
+        ("nothing runs on it", lambda s: replace(with_binding(s, state=SlotState.RELEASING), attempts={})),
+        ("two attempts of a task", lambda s: with_attempt(s, 1)),
+        ("runs on None", lambda s: with_attempt(s, allocation_id="x")),
+        ("attempt attempt-0 runs on Binding", lambda s: with_attempt(s.with_job(OTHER, s.jobs[JOB]), job_id=OTHER)),
+        ("attempt attempt-1 runs on Binding", lambda s: with_attempt(s, 1, task=TaskId("u"), allocation_id=B)),
+        ("has not accepted", lambda s: with_binding(s, state=SlotState.HELD, until=99.0)),
+        ("has not accepted", lambda s: with_binding(s, state=SlotState.RELEASING)),
+        ("has not accepted", lambda s: with_attempt(s, leader=leader(2))),
+    ],
+)
+def test_slots_that_contradict_their_jobs_or_attempts_are_found(fault: str, plant: Callable[[Slots], Slots]) -> None:
+    slots = two_allocations()
+    slots_state.check_invariants(slots)
+    with pytest.raises(InvariantViolated, match=fault):
+        slots_state.check_invariants(plant(slots))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: with_attempt(s, 1, task=TaskId("u")),
+        lambda s: with_attempt(with_binding(s, state=SlotState.HELD, until=99.0), ending=True),
+        lambda s: with_attempt(with_binding(s, state=SlotState.RELEASING), ending=True),
+        lambda s: with_attempt(s, ending=True, leader=leader(0)),
+    ],
+)
+def test_what_may_be_is_not_taken_for_a_contradiction(change: Callable[[Slots], Slots]) -> None:
+    """Several tasks share slots. An attempt that ends may be on slots that are held, given back, or a successor's."""
+    slots_state.check_invariants(change(two_allocations()))
