@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 
 from minflinkd.resourcemanager import events as ev
+from minflinkd.resourcemanager.core import ResourceManagerCore
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import task_manager
-from minflinkd.runtime.ids import AllocationId
+from minflinkd.runtime.ids import AllocationId, IdSource
 from tests.unit.resourcemanager.core_world import (
     JOB,
     OTHER,
@@ -30,6 +33,15 @@ def test_a_session_is_lent_by_the_emptiest_taskmanager_that_is_no_jobs_own() -> 
     own = msgspec.structs.replace(manager.report(TM2), dedicated_to=JOB)
     manager.beat(registered, own)
     assert manager.receive(found).address == task_manager(TM1)
+
+
+def test_a_taskmanager_that_lends_its_session_is_in_use() -> None:
+    """It does not end for idleness, and its session is not renewed meanwhile (R6, R6a)."""
+    manager = manager_with(can_start=False)
+    manager.register(TM1)
+    manager.now = 5.0
+    manager.receive(m.FindSession())
+    assert manager.core.state.task_managers[TM1].idle_since == 5.0
 
 
 def test_a_session_is_lent_by_a_taskmanager_that_runs_the_job_already() -> None:
@@ -125,10 +137,12 @@ def test_a_taskmanager_is_shown_as_it_registered_and_as_it_last_reported() -> No
     manager.now = 5.0
     registered = manager.register(TM1)
     early, late = manager.report(TM1), manager.report(TM1, (JOB, A))
+    manager.versions[TM1] = 0
     manager.now = 7.5
-    for report, phases in ((late, {"session": 2.5}), (early, {"session": 2.5, "warm": 4.0})):
-        beat = m.HeartbeatFromTaskManager(instance_id=registered.instance_id, report=report, start_phases=phases)
-        manager.receive(beat, fence=registered.leader_id)
+    manager.beat(registered, late)
+    manager.register(TM1)  # a repetition, which was sent before
+    beat = m.HeartbeatFromTaskManager(instance_id=registered.instance_id, report=early, start_phases={"warm": 4.0})
+    manager.receive(beat, fence=registered.leader_id)
     assert manager.receive(m.ListTaskManagers()) == (
         m.TaskManagerInfo(
             resource_id=TM1,
@@ -140,7 +154,7 @@ def test_a_taskmanager_is_shown_as_it_registered_and_as_it_last_reported() -> No
             last_heartbeat_ms=7500,
             log_directory="",
             report=late,
-            start_phases={"session": 2.5, "warm": 4.0},
+            start_phases={"warm": 4.0},
         ),
     )
 
@@ -184,8 +198,12 @@ def test_the_overview_counts_taskmanagers_slots_and_needs() -> None:
 
 def test_a_taskmanager_is_told_what_it_must_know_of_the_cluster() -> None:
     """A standalone TaskManager learns it from nowhere else (R7)."""
-    manager = manager_with()
-    manager.core.blob_url, manager.core.blob_store = "http://127.0.0.1:1", "file:///blobs"
-    registered = manager.register(TM1, standalone=True)
-    assert (registered.blob_url, registered.blob_store) == ("http://127.0.0.1:1", "file:///blobs")
-    assert (registered.leader_id, registered.heartbeat_interval) == (manager.core.leader_id, 1.0)
+    for blobs in ({}, {"blob_url": "http://127.0.0.1:1", "blob_store": "file:///blobs"}):
+        manager = manager_with()
+        manager.core = ResourceManagerCore(
+            ids=IdSource(random.Random(1)), options=manager.core._setting.options, **blobs
+        )
+        registered = manager.register(TM1, standalone=True)
+        assert (registered.blob_url, registered.blob_store) == (blobs.get("blob_url", ""), blobs.get("blob_store", ""))
+        assert (registered.leader_id, registered.heartbeat_interval) == (manager.core.leader_id, 1.0)
+        assert registered.heartbeat_timeout == 5.0

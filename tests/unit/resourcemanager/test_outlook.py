@@ -36,6 +36,12 @@ def test_a_need_is_told_what_was_asked_and_what_there_is() -> None:
     assert told(manager) == f"{ASKED}; {there}; {limit}"
 
 
+def test_two_slots_are_told_in_the_plural() -> None:
+    manager = Manager(replace(FOUR, can_start=False))
+    manager.needs(a=2)
+    assert told(manager).startswith("2 slots of one TaskManager are needed; ")
+
+
 def test_one_slot_is_told_in_the_singular() -> None:
     manager = Manager(replace(FOUR, can_start=False))
     none = "none is started here, they register by themselves (resourcemanager.driver: standalone)"
@@ -148,5 +154,6 @@ def test_the_answer_says_how_large_a_taskmanager_can_be_where_that_is_known() ->
     manager.needs(a=NEED)
     assert manager.answer().largest == 4
     manager = Manager(replace(FOUR, can_start=False))
+    manager.register(TM1, s0=C, s1=C, s2=C, s3=C)
     manager.needs(a=NEED)
     assert manager.answer().largest == 0

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as copy
 
+from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.placement import covered
+from minflinkd.resourcemanager.slot_manager import REST
 from minflinkd.rpc.messages import Library, SlotNeed
 from minflinkd.runtime.ids import AllocationId, LeaderId, ResourceId
-from tests.unit.resourcemanager.manager import JOB1, JOB2, READY, TM1, TM2, A, B, C, Manager
+from tests.unit.resourcemanager.manager import (
+    JOB1,
+    JOB2,
+    LOST,
+    READY,
+    STARTING,
+    TM1,
+    TM2,
+    A,
+    B,
+    C,
+    Manager,
+)
 
 ONE = (Library("java:com/acme", "1"),)
 NO_START = ResourceManagerOptions(slots_per_tm=4, standby=0, can_start=False)
@@ -38,6 +53,7 @@ class Seen:
 PREFERENCES = {
     "more of what is needed": (Seen(at=1), Seen(held=(B, C, C), libraries=ONE)),
     "the job is there already": (Seen(at=1, held=(B,), aged=True), Seen(held=(C, C), libraries=ONE)),
+    "the job is there, and another of its kind is found first": (Seen(at=1, held=(B,)), Seen(held=(C,))),
     "its session has not aged": (Seen(at=1), Seen(held=(C,), aged=True, libraries=ONE)),
     "it is in use": (Seen(at=1, held=(C,)), Seen(libraries=ONE)),
     "it has the job's libraries": (Seen(at=1, libraries=ONE), Seen(size=2)),
@@ -58,6 +74,40 @@ def test_a_need_goes_where_the_first_preference_that_differs_is_met(better: Seen
     manager.needs(JOB2, held=(C,))
     manager.needs(held=(B,), libraries=ONE, a=SlotNeed(allocation_id=A, slots=2, least=1))
     assert manager.state.holdings[JOB1][A] == (TM2,)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"session": STARTING},
+        {"session": LOST, "s1": B, "s2": B, "s3": B},
+        {"s1": B, "s2": B, "s3": B},
+        {"dedicated_to": JOB2},
+        {"libraries": (Library("java:com/acme", "2"),)},
+        {"session": STARTING, "libraries": (Library("java:com/acme", "2"),)},
+    ],
+)
+def test_where_the_job_is_already_it_gets_slots_only_if_anybody_would(more: dict[str, Any]) -> None:
+    """The session is ready, a slot is free, and it is not another job's own nor holds another version (R24, B31)."""
+    manager = Manager(NO_START)
+    manager.register(TM1, s0=C)
+    manager.register(TM2, as_report=manager.report_with(TM2, **{"s0": B} | more))
+    manager.needs(JOB2, held=(C,))
+    manager.needs(held=(B,), libraries=ONE, a=1)
+    assert manager.state.holdings[JOB1][A] == (TM1,)
+
+
+def test_where_the_job_is_already_it_asks_again_after_the_rest() -> None:
+    """R2."""
+    for now, tm in ((REST - 0.1, TM1), (REST, TM2)):
+        manager = Manager(NO_START)
+        manager.register(TM1, s0=C)
+        manager.register(TM2, s0=B)
+        manager.needs(JOB2, held=(C,))
+        manager.feed(ev.AllocationAnswered(A, False, manager.report(TM2, s0=B)))
+        manager.now = now
+        manager.needs(held=(B,), a=1)
+        assert manager.state.holdings[JOB1][A] == (tm,)
 
 
 def test_of_equals_the_one_with_the_lowest_id_is_taken() -> None:

@@ -32,6 +32,7 @@ from tests.unit.resourcemanager.manager import (
     STARTING,
     TM1,
     TM2,
+    TM3,
     B,
     C,
     Manager,
@@ -80,6 +81,7 @@ IDLE, USED, AGED = Has(), Has(in_use=True), Has(aged=True)
         ((Has(idle=60), Has(idle=59.9)), {}, ["tm-1"]),
         ((Has(idle=70), Has(idle=90), Has(idle=80)), {"standby": 1}, ["tm-2", "tm-3"]),  # the longest idle first
         ((IDLE, IDLE, IDLE), {"min": 2}, ["tm-1"]),
+        ((IDLE, IDLE, IDLE), {"min": 1}, ["tm-1", "tm-2"]),
         ((IDLE, USED), {"min": 1}, ["tm-1"]),  # those in use count for the minimum
         ((IDLE, USED), {"min": 2}, []),
         ((IDLE, IDLE, USED), {"standby": 1}, ["tm-1"]),  # and not as standbys
@@ -187,6 +189,7 @@ def wanted(manager: Manager, *needs: SlotNeed, exclusive: bool = False, librarie
         ((1, 3, 4), 2),  # the largest is placed first, and the tightest room that takes a need is used
         ((2, 1, 3, 2), 2),
         ((3, 2, 2, 1), 2),
+        ((3, 3, 1, 1), 2),
         ((1, 1, 1, 1, 1), 2),
         ((5,), 0),  # none would have room
         ((5, 4), 1),
@@ -260,6 +263,68 @@ def test_a_need_starts_nothing_if_there_is_room_or_will_be_soon(
         assert wanted(manager, need(size), need(size), libraries=ONE) == 1
 
 
+def test_each_of_several_taskmanagers_has_its_room() -> None:
+    """However large they are, and whether their sessions are ready (R3)."""
+    for session in (READY, STARTING):
+        manager = Manager(FOUR)
+        manager.register(TM1, as_report=manager.report_with(TM1, session, dedicated_to=JOB2))
+        manager.register(TM2, session, s0=C, s1=C)
+        manager.register(TM3, session, slots=3, s0=C)
+        assert wanted(manager, need(2), need(2)) == 0
+        assert wanted(manager, need(2), need(2), need(2)) == 1
+    manager = Manager(FOUR, now=100.0, started=1)
+    manager.feed(ev.TaskManagersFound((TM1,)))
+    manager.needs(JOB2, c=4)
+    manager.now += manager.options.heartbeat_timeout
+    manager.needs(JOB2, version=2, c=4, d=4)
+    assert coming(manager.state, manager.options, manager.now) == 2
+    manager.needs(JOB2, version=3)
+    assert wanted(manager, need(4), need(4)) == 0
+    assert wanted(manager, need(4), need(4), need(4)) == 1
+
+
+def test_taskmanagers_that_run_count_for_the_number_that_may_run() -> None:
+    """R6."""
+    manager = Manager(replace(FOUR, max=3))
+    manager.register(TM1, s0=C, s1=C, s2=C, s3=C)
+    assert wanted(manager, need(4), need(4), need(4)) == 2
+
+
+def test_only_one_start_is_under_way_however_late_it_is_by_the_clock() -> None:
+    """R11."""
+    manager = Manager(replace(FOUR, max_concurrent_starts=1), now=1000.0)
+    assert manager.needs(a=4) == [ev.StartTaskManager(TM1)]
+    assert manager.needs(version=2, a=4, b=4) == []
+
+
+def test_a_room_holds_its_own_libraries_and_those_of_all_that_is_placed_in_it() -> None:
+    """B31."""
+    for libraries, starts in ((TWO, 1), (ONE, 0)):
+        manager = Manager(FOUR)
+        manager.register(TM1, as_report=manager.report_with(TM1, libraries=ONE))
+        manager.state = replace(manager.state, wishes={"job": Wish(2, 9.0)})
+        assert wanted(manager, need(1), libraries=libraries) == starts
+
+
+def test_a_session_for_an_analysis_takes_no_slot_so_a_standby_can_lend_it() -> None:
+    """R6."""
+    session = {"session": Wish(0, 9.0)}
+    manager = Manager(replace(FOUR, standby=1))
+    manager.state = replace(manager.state, wishes=session)
+    assert wanted(manager) == 1
+    manager.register(TM1)
+    manager.state = replace(manager.state, wishes=session)
+    assert wanted(manager) == 0
+
+
+def test_a_wish_larger_than_a_taskmanager_that_could_be_started_starts_none() -> None:
+    """It was for a larger one, that somebody else started. Other needs are not kept from a start by it (R7)."""
+    manager = Manager(FOUR)
+    manager.state = replace(manager.state, wishes={"job": Wish(9, 9.0)})
+    assert wanted(manager) == 0
+    assert wanted(manager, need(1)) == 1
+
+
 def test_libraries_of_two_needs_that_clash_take_two_taskmanagers() -> None:
     """A wish brings its libraries like a need (B31)."""
     manager = Manager(FOUR)
@@ -329,6 +394,19 @@ def test_a_session_is_given_up_after_its_timeout_without_progress() -> None:
     manager.feed(ev.Reported(copy(manager.report(TM1, STARTING), session_steps=1)))
     assert why_given_up(manager, 1149.9) is None
     assert why_given_up(manager, 1150.0) == "its session was not ready for 140 s"
+
+
+def test_a_session_is_not_given_up_while_it_is_ready_or_slots_are_taken() -> None:
+    """Its jobs decide about slots that they hold (R5)."""
+    manager = Manager(replace(FOUR, start_timeout=100.0))
+    manager.register(TM1)
+    assert why_given_up(manager, 5000.0) is None
+    manager.now = 5000.0
+    manager.feed(ev.Reported(manager.report(TM1, STARTING, s0=C)))
+    assert why_given_up(manager, 9000.0) is None
+    manager.feed(ev.Reported(manager.report(TM1, STARTING)))
+    assert why_given_up(manager, 5099.9) is None
+    assert why_given_up(manager, 5100.0) == "its session was not ready for 100 s"
 
 
 def test_a_session_that_never_becomes_ready_is_given_up_in_the_end() -> None:

@@ -117,3 +117,12 @@ def test_what_contradicts_itself_is_found(fault: str, plant: Change) -> None:
 )
 def test_what_may_be_is_not_taken_for_a_contradiction(change: Change) -> None:
     check_invariants(change(resources()))
+
+
+def test_an_allocation_on_two_taskmanagers_is_held_on_the_one_that_stays() -> None:
+    """An allocation that was asked for again elsewhere may turn out to be on both (R9)."""
+    both = with_slots(resources(), TM2, Slot(ALLOCATED, JOB1, A), Slot())
+    assert both.holdings[JOB1][A] == (TM1, TM2)
+    for state, left in ((both.without_task_manager(TM1), TM2), (both.without_task_manager(TM2), TM1)):
+        assert state.holdings[JOB1][A] == (left,)
+        check_invariants(state)
