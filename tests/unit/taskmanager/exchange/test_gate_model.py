@@ -306,6 +306,10 @@ class GateModel(RuleBasedStateMachine):
         assert wanted | {self.last_id} <= set(self.cut_ids)
         for line in self.lines.values():
             assert line.taken == line.before(len(line.log)), "held for ever"
+        assert not self.gate.waiting
+        assert not self.gate.arrived
+        assert not self.gate.void
+        assert not any(channel.barriers or channel.unread for channel in self.gate.channels.values())
 
     def settle(self) -> None:
         for _ in range(sum(len(line.log) for line in self.lines.values()) + 5):
