@@ -209,6 +209,8 @@ def test_tasks_that_end_are_told_why() -> None:
     world.rm(m.JobMasterChanged(job_id=JOB, leader_id=leader(2)))
     assert why_ended(world) == [f"the job has a new JobMaster, {leader(2)}"]
     world = running()
+    world.wait(2.0)
+    world.beat(A)
     world.wait(5.1)
     assert why_ended(world) == ["its JobMaster is silent for 5.0 s"]
     world = running()

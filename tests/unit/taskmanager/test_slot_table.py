@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from minflinkd.rpc.messages import Library, SlotOffer
+from minflinkd.rpc.messages import Library, SlotOffer, SlotStatus
 from minflinkd.runtime.ids import TaskId
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
 from minflinkd.taskmanager.slots import state as slots_state
@@ -43,7 +43,8 @@ def test_slots_that_are_being_released_are_not_free() -> None:
     active = moved(table(), [A], SlotState.ACTIVE, 1.0)
     releasing = moved(active, [A], SlotState.RELEASING, 2.0)
     assert not fits(releasing, JOB, (1,), exclusive=False)
-    assert [s.allocation_id for s in releasing.report()] == [None, A, A, None]
+    held = {i: SlotStatus(index=i, job_id=JOB, allocation_id=A) for i in (1, 2)}
+    assert releasing.report() == (SlotStatus(index=0), held[1], held[2], SlotStatus(index=3))
     assert releasing.offers(JOB) == ()
 
 
@@ -52,7 +53,7 @@ def test_a_part_of_an_allocation_is_free_at_once_and_the_rest_goes_on() -> None:
     active = moved(table(), [A], SlotState.ACTIVE, 1.0)
     left = narrowed(active, {A: (2,)})
     assert [s.allocation_id for s in left.report()] == [None, A, None, None]
-    assert left.version > active.version
+    assert left.version == active.version + 1
     assert left.bindings[A].state is SlotState.ACTIVE
     again = allocated(left, B, OTHER, (2,), exclusive=False, now=2.0, until=10.0)
     assert narrowed(again, {A: (2, 3)}) is again
@@ -78,8 +79,21 @@ def test_a_session_takes_no_second_version_of_a_library_until_it_is_new() -> Non
         assert not fits(slots, OTHER, (0,), exclusive=False, libraries=two)
     assert fits(with_new_session(left), OTHER, (0,), exclusive=False, libraries=two)
     assert [t.version for t in (bound, left, with_new_session(left))] == [1, 2, 3]
-    with pytest.raises(InvariantViolated, match="java:com/acme"):
-        check_invariants(brought(bound, two))
+    more = (*two, Library("native:fast", "1")), (Library("native:fast", "2"),)
+    with pytest.raises(InvariantViolated, match=r"two versions of java:com/acme, native:fast$"):
+        check_invariants(brought(brought(bound, more[0]), more[1]))
+
+
+def test_a_session_holds_what_all_freed_slots_and_analyses_have_brought() -> None:
+    """Each news about it is reported, with a later version (B31, R8)."""
+    one, fast = (Library("java:com/acme", "1"),), (Library("native:fast", "1"),)
+    first = freed(allocated(SlotTable(4), A, JOB, (1,), exclusive=False, libraries=one, now=0.0, until=10.0), [A])
+    second = freed(allocated(first, B, JOB, (1,), exclusive=False, libraries=fast, now=0.0, until=10.0), [B])
+    assert second.libraries == (*one, *fast)
+    analysed = brought(first, fast)
+    assert (analysed.libraries, analysed.version) == ((*one, *fast), first.version + 1)
+    assert brought(analysed, fast) is analysed
+    assert with_new_session(SlotTable(4)) == SlotTable(4)
 
 
 def test_what_is_held_or_released_is_not_offered() -> None:
@@ -104,7 +118,7 @@ def test_the_table_of_states_is_kept() -> None:
     """A slot that is being released never becomes active again."""
     releasing = moved(moved(table(), [A], SlotState.ACTIVE, 1.0), [A], SlotState.RELEASING, 1.0)
     for state in (SlotState.ACTIVE, SlotState.HELD, SlotState.ALLOCATED):
-        with pytest.raises(IllegalTransition):
+        with pytest.raises(IllegalTransition, match=f"allocation {A}: RELEASING -> {state.name}"):
             moved(releasing, [A], state, 2.0)
 
 
