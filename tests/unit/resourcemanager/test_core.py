@@ -53,6 +53,10 @@ def test_a_need_becomes_a_request_to_the_taskmanager_and_its_answer_settles_it()
     assert manager.core.state.task_managers[TM1].slots[0].state is SlotState.ALLOCATED
     overview = manager.receive(m.GetResourceOverview())
     assert (overview.slots_total, overview.slots_free, overview.pending_needs) == (2, 1, 0)
+    manager.declare(need(B), version=2, held=(A,))
+    more = asked_for(manager.commands()).request
+    assert isinstance(more, m.AllocateSlots)
+    assert more.slots == (1,)
 
 
 def test_a_refusal_ends_its_reservation_and_the_taskmanager_is_not_asked_again_at_once() -> None:

@@ -127,7 +127,7 @@ def test_a_new_resourcemanager_waits_for_the_taskmanagers_that_it_found_before_i
     manager.feed(ev.TaskManagersFound((TM1, TM2)))
     manager.register(TM2)
     assert manager.needs(by=NEXT, b=2) == []
-    assert "to say what they hold" in manager.answer().waiting[B]
+    assert manager.answer().waiting[B].endswith("; waiting for TaskManagers to say what they hold")
     assert manager.register(TM1, s0=A, s1=A) == []
     assert "own TaskManagers will offer" in manager.answer().waiting[B]
     late = Manager(IDLE_ONE_BESIDE)
@@ -142,7 +142,7 @@ def test_a_new_resourcemanager_waits_only_for_those_that_have_not_registered() -
     manager = Manager(IDLE_ONE_BESIDE)
     manager.feed(ev.TaskManagersFound((TM1,)))
     assert manager.needs(b=2) == []
-    assert "to say what they hold" in manager.answer().waiting[B]
+    assert manager.answer().waiting[B].endswith("; waiting for TaskManagers to say what they hold")
     assert manager.register(TM1) == [allocate(TM1, (0, 1), B)]
 
 
