@@ -161,3 +161,10 @@ def test_jobs_are_served_in_the_order_in_which_they_came_whoever_leads_them() ->
     manager.needs(JOB2, b=2)
     manager.needs(JOB1, by=NEXT, e=2)
     assert manager.register(TM1) == [allocate(TM1, (0, 1), "e", by=NEXT)]
+
+
+def test_the_job_that_came_first_is_served_first_whatever_its_id() -> None:
+    manager = Manager(replace(NO_STANDBY, can_start=False))
+    manager.needs(JOB2, b=2)
+    manager.needs(JOB1, a=2)
+    assert manager.register(TM1) == [allocate(TM1, (0, 1), B, JOB2)]

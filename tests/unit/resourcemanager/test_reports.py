@@ -98,6 +98,14 @@ def test_an_allocation_that_takes_anothers_reserved_slot_frees_the_rest_of_that_
     assert manager.slot_states(TM1) == [ALLOCATED, RESERVED, ALLOCATED, FREE]
 
 
+def test_a_slot_may_have_another_holder_with_the_next_report() -> None:
+    """It was released and taken again between the two (R12)."""
+    manager = Manager(FIXED)
+    manager.register(TM1, s0=A)
+    manager.feed(ev.Reported(manager.report(TM1, s0=C)))
+    assert manager.state.task_managers[TM1].allocations == {C: JOB2}
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_slots_are_as_many_as_the_report_has(size: int) -> None:
     """The TaskManager knows best (R12)."""
