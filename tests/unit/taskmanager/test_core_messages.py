@@ -10,7 +10,7 @@ from msgspec.structs import replace as copy
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.network import RESOURCE_MANAGER, Fenced, Unreachable, job_master, task_manager
-from minflinkd.rpc.party import Ask
+from minflinkd.rpc.party import Ask, Tell
 from minflinkd.runtime.errors import Conflict, MinflinkError
 from minflinkd.runtime.machine import InvariantViolated
 from minflinkd.taskmanager.child.protocol import SessionLost
@@ -87,6 +87,16 @@ def test_an_offer_says_where_the_slots_are() -> None:
     assert (ask.target, ask.timeout, ask.fence) == (job_master(JOB), OFFER_TIMEOUT, leader(1))
     offers = (m.SlotOffer(allocation_id=A, slots=(0, 2)),)
     assert ask.request == m.OfferSlots(resource_id=TM, address=task_manager(TM), offers=offers, version=1)
+
+
+def test_news_go_to_the_leader_that_it_is_registered_with() -> None:
+    """With its token, so that another one refuses them (R1, m11)."""
+    world = CoreWorld()
+    world.core.session_changed(m.SessionPhase.LOST, 1, aged=False, now=0.0)
+    world.ended()
+    news = m.SlotsFree(report=world.core.report(), instance_id=registered().instance_id)
+    assert world.take(Tell) == [Tell(RESOURCE_MANAGER, news, leader(1))]
+    assert news.report.session_error == ""
 
 
 def test_the_answer_to_a_heartbeat_names_the_slots_that_the_job_can_rely_on() -> None:
