@@ -44,13 +44,6 @@ class UnknownTaskManager(MinflinkError):
     consequence = Consequence.REFUSED
 
 
-@dataclass(frozen=True)
-class Renewing:
-    """Marks the answer to RenewSession. Nothing is concluded from the answer; the next report shows the facts."""
-
-    resource_id: ResourceId
-
-
 @dataclass
 class _Seen:
     """What is shown of a TaskManager. It decides nothing. Times are in seconds of the injected clock."""
@@ -204,11 +197,12 @@ class ResourceManagerCore:
                 return [self._ask(resource_id, request, about=command, after=RETRY_PAUSE if again else 0.0)]
             case ev.SendExit(resource_id, reason):
                 log.info("a TaskManager is told to exit", resource=resource_id, reason=reason)
-                self._forget(resource_id)
+                self._task_managers.forget(resource_id)
                 return [self._ask(resource_id, m.ExitTaskManager(reason=reason), about=command)]
             case ev.SendRenew(resource_id, reason):
                 log.info("a TaskManager is told to renew its session", resource=resource_id, reason=reason)
-                return [self._ask(resource_id, m.RenewSession(reason=reason), about=Renewing(resource_id))]
+                # Nothing is concluded from the answer. The next report shows the facts.
+                return [self._ask(resource_id, m.RenewSession(reason=reason), about=None)]
             case ev.AnnounceJobMaster(job_id, leader_id, resource_ids):
                 changed = m.JobMasterChanged(job_id=job_id, leader_id=leader_id)
                 return [Tell(task_manager(resource_id), changed, self.leader_id) for resource_id in resource_ids]
@@ -221,16 +215,12 @@ class ResourceManagerCore:
                 return [command]
             case ev.StopTaskManager(resource_id, reason, kill):
                 log.info("stopping a TaskManager", resource=resource_id, reason=reason, kill=kill)
-                self._forget(resource_id)
+                self._task_managers.forget(resource_id)
                 return [command]
 
     def _ask(self, resource_id: ResourceId, request: m.Request[Any], *, about: object, after: float = 0.0) -> Ask:
         timeout = self._setting.options.heartbeat_timeout
         return Ask(task_manager(resource_id), request, timeout, self.leader_id, about, after)
-
-    def _forget(self, resource_id: ResourceId) -> None:
-        self._task_managers.forget(resource_id)
-        self._seen.pop(resource_id, None)
 
     # --- from TaskManagers ---------------------------------------------------------------------------------------
 
@@ -266,7 +256,7 @@ class ResourceManagerCore:
         seen.heard = now
         seen.start_phases = beat.start_phases
         self._take(tm, seen, beat.report, now)
-        return m.HeartbeatAnswer(job_masters=self._job_masters_on(self.state.task_managers.get(resource_id)))
+        return m.HeartbeatAnswer(job_masters=self._job_masters_on(self.state.task_managers[resource_id]))
 
     def _slots_free(self, notice: m.SlotsFree, now: float) -> None:
         tm = self.state.task_managers.get(notice.report.resource_id)
@@ -281,9 +271,9 @@ class ResourceManagerCore:
         if known is None or _worth(known) != _worth(report) or known.slots != report.slots:
             self._feed(ev.Reported(report), now)
 
-    def _job_masters_on(self, tm: TaskManager | None) -> dict[JobId, LeaderId]:
+    def _job_masters_on(self, tm: TaskManager) -> dict[JobId, LeaderId]:
         jobs = self.state.jobs
-        return {job_id: jobs[job_id].leader_id for job_id in tm.jobs if job_id in jobs} if tm is not None else {}
+        return {job_id: jobs[job_id].leader_id for job_id in tm.jobs if job_id in jobs}
 
     # --- from JobMasters -----------------------------------------------------------------------------------------
 
@@ -300,8 +290,6 @@ class ResourceManagerCore:
 
     def _job_master_ended(self, request: m.JobMasterEnded, now: float) -> m.Done:
         self._feed(ev.JobMasterGone(request.job_id, request.leader_id, for_good=True), now)
-        if request.job_id not in self.state.jobs:
-            self._job_masters.forget(request.job_id)
         return m.Done()
 
     # --- from the Dispatcher and the REST server -----------------------------------------------------------------

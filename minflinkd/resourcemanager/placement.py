@@ -46,7 +46,7 @@ def place(state: Resources, job_id: JobId, need: SlotNeed, now: float) -> Placem
         here = tm.resource_id == need.beside
         worth = min(len(tm.free) + (need.held if here else 0), need.slots)
         slots = worth - need.held if here else worth
-        if slots <= 0 or worth < least(need) or (need.beside is not None and worth <= need.held):
+        if worth < least(need) or (need.beside is not None and worth <= need.held):
             continue
         mine = tm.resource_id in own
         # Any other session would have to be renewed after the job, too. If an idle session with the job's libraries has
@@ -75,9 +75,8 @@ def _candidates(state: Resources, job_id: JobId, own: list[ResourceId], now: flo
 
 
 def largest(state: Resources, options: ResourceManagerOptions) -> int:
-    """Return the slots of the largest TaskManager that exists, or that could be started."""
-    startable = options.slots_per_tm if options.can_start else 0
-    return max([startable, *(shelf.size for shelf in state.shelves)])
+    """Return the slots of the largest TaskManager that exists, or that could be started if any can."""
+    return max([options.slots_per_tm, *(shelf.size for shelf in state.shelves)])
 
 
 def recovering(state: Resources, now: float) -> bool:
@@ -95,7 +94,7 @@ def covered(state: Resources, job_id: JobId, options: ResourceManagerOptions, no
         return frozenset()
     sizes = _unknown_to(state, job_id, job)
     found = set()
-    for need in sorted(state.open_needs.get(job_id, ()), key=lambda need: (-need.slots, need.allocation_id)):
+    for need in sorted(state.open_needs[job_id], key=lambda need: (-need.slots, need.allocation_id)):
         fitting = [size for size in sizes if size >= least(need)]
         if fitting:
             sizes.remove(min(fitting, key=lambda size: (size < need.slots, abs(size - need.slots))))

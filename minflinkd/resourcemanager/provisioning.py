@@ -102,9 +102,7 @@ def starts_wanted(state: Resources, options: ResourceManagerOptions, now: float)
         return 0
     rooms = _Rooms(state, options, now)
     _lay(state, options, now, rooms, most)
-    if rooms.added < most:
-        return min(most, rooms.added + max(0, options.standby - rooms.spares()))
-    return most
+    return min(most, rooms.added + max(0, options.standby - rooms.spares()))
 
 
 def _starts_under_way(state: Resources, options: ResourceManagerOptions, now: float) -> int:

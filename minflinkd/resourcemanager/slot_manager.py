@@ -77,7 +77,7 @@ def _advance(this: Step) -> None:
         _serve(this)
     for _ in range(starts_wanted(this.state, this.options, this.now)):
         resource_id = this.new_resource_id()
-        this.put(TaskManager(resource_id, since=this.now, readiness_since=this.now, idle_since=this.now))
+        this.put(TaskManager(resource_id, since=this.now, readiness_since=this.now))
         this.commands.append(ev.StartTaskManager(resource_id))
 
 
@@ -181,7 +181,7 @@ def _found(this: Step, resource_ids: tuple[ResourceId, ...]) -> None:
     now = this.now
     for resource_id in resource_ids:
         if resource_id not in this.state.task_managers:
-            this.put(TaskManager(resource_id, since=now, was_ready=True, readiness_since=now, idle_since=now))
+            this.put(TaskManager(resource_id, since=now, was_ready=True))
     this.set(recovering_until=now + this.options.heartbeat_timeout)
 
 

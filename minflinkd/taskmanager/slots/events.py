@@ -44,7 +44,7 @@ class Beat:
 
 @dataclass(frozen=True)
 class Deploy:
-    """A valid deployment that is not a repetition."""
+    """A valid deployment that is not a repetition, of a JobMaster that was `Heard`."""
 
     request: DeployTask
 

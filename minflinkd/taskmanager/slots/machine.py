@@ -154,7 +154,6 @@ def _deploy(this: Step, event: ev.Deploy) -> None:
     The answer to the offer may arrive after the deployment.
     """
     request = event.request
-    _hear(this, request.job.job_id, request.job_leader_id)
     if this.state.table.bindings[request.allocation_id].state is SlotState.ALLOCATED:
         this.accept([request.allocation_id])
     job = this.state.jobs[request.job.job_id]
@@ -201,7 +200,7 @@ def _offer_answered(this: Step, event: ev.OfferAnswered) -> None:
     this.put(event.job_id, replace(job, heard=this.now, silent=False, offer=None))
     offered = [a for a in this.state.table.of_job(event.job_id, SlotState.ALLOCATED) if a in job.offer.allocations]
     this.accept(a for a in offered if a in event.accepted)
-    this.release([a for a in offered if a not in event.accepted], "not accepted")
+    this.release([a for a in offered if a not in event.accepted])
 
 
 def _offer_failed(this: Step, job_id: JobId, version: int) -> None:
@@ -224,7 +223,7 @@ def _analysed(this: Step, job_id: JobId) -> None:
 
 def _tick(this: Step) -> None:
     late = [a for a, b in this.state.table.bindings.items() if b.until is not None and this.now >= b.until]
-    this.release(sorted(late), "no JobMaster took the slots in time")
+    this.release(sorted(late))
     for job_id, job in sorted(this.state.jobs.items()):
         active = this.state.table.of_job(job_id, SlotState.ACTIVE)
         # Use the same expression as `next_wakeup`: `now - heard` rounds differently, and a tick would stay due forever.

@@ -140,7 +140,7 @@ class Step(machine.Step[Registration, Command]):
 
     def lose(self, why: str) -> None:
         """End the registration. The next try is due at once."""
-        self.enter(Phase.UNREGISTERED, registered=None, since=self.now, due=self.now, pause=FIRST_PAUSE, why=why)
+        self.enter(Phase.UNREGISTERED, registered=None, since=self.now, due=self.now, why=why)
 
 
 def step(state: Registration, event: Event, now: float) -> tuple[Registration, tuple[Command, ...]]:

@@ -71,8 +71,8 @@ class Slots:
         return tuple(sorted(a for a, r in self.attempts.items() if r.allocation_id in allocations))
 
     def vacant(self, job_id: JobId) -> bool:
-        """Whether the job has neither slots nor attempts here."""
-        return not self.table.of_job(job_id) and all(r.job_id != job_id for r in self.attempts.values())
+        """Whether the job has no slots here, and so no attempts."""
+        return not self.table.of_job(job_id)
 
     def kept_for(self, job_id: JobId) -> tuple[AllocationId, ...]:
         """Return the allocations that the job's JobMaster can rely on, now or after it has accepted them."""

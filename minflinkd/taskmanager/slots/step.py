@@ -27,8 +27,11 @@ class Step(machine.Step[Slots, ev.Command]):
         table = st.kept_until(self.state.table, self.state.table.of_job(job_id, SlotState.HELD), until)
         self.set(table=st.moved(table, table.of_job(job_id, *states), SlotState.HELD, self.now, until=until))
 
-    def release(self, allocations: Iterable[AllocationId], reason: str) -> None:
-        """Free these slots: at once if nothing runs on them, otherwise when it has ended."""
+    def release(self, allocations: Iterable[AllocationId], reason: str = "") -> None:
+        """Free these slots: at once if nothing runs on them, otherwise when it has ended.
+
+        `reason` is for the tasks that end now. Slots without such tasks need none.
+        """
         given = list(allocations)
         busy = [a for a in given if self.state.on(a)]
         table = st.freed(self.state.table, set(given) - set(busy))

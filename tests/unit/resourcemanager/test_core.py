@@ -3,102 +3,36 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.core import RETRY_PAUSE, ResourceManagerCore, UnknownTaskManager
 from minflinkd.resourcemanager.options import ResourceManagerOptions
-from minflinkd.resourcemanager.task_managers import TaskManagerState
+from minflinkd.resourcemanager.slot_manager import STOPPING_TIMEOUT
+from minflinkd.resourcemanager.state import Resources
+from minflinkd.resourcemanager.task_managers import SlotState, TaskManagerState
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import Fenced, RpcTimeout, Unreachable, job_master, task_manager
-from minflinkd.rpc.party import Answered, Ask, Refused, Tell, Unknown
+from minflinkd.rpc.party import Answered, Refused, Tell, Unknown
 from minflinkd.runtime.errors import Conflict
-from minflinkd.runtime.ids import AllocationId, IdSource, JobId, LeaderId, ResourceId
-
-JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
-FIRST, SECOND = LeaderId("leader 1"), LeaderId("leader 2")
-A, B = AllocationId("a"), AllocationId("b")
-TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")
-
-
-@dataclass
-class Manager:
-    """A core whose invariants are checked after every step, and reports of TaskManagers with two slots."""
-
-    core: ResourceManagerCore
-    now: float = 0.0
-    versions: dict[ResourceId, int] = field(default_factory=dict)
-
-    def receive(self, message: m.Message, *, fence: LeaderId | None = None) -> Any:
-        return self.core.receive(message, fence, self.now)
-
-    def commands(self) -> list[object]:
-        return list(self.core.take_commands())
-
-    def report(self, tm: ResourceId, *held: tuple[JobId, AllocationId]) -> m.TaskManagerReport:
-        self.versions[tm] = self.versions.get(tm, 0) + 1
-        slots = [
-            m.SlotStatus(index=i, job_id=job, allocation_id=allocation) for i, (job, allocation) in enumerate(held)
-        ]
-        slots += [m.SlotStatus(index=i) for i in range(len(held), 2)]
-        return m.TaskManagerReport(
-            resource_id=tm, slots=tuple(slots), session=m.SessionPhase.READY, version=self.versions[tm]
-        )
-
-    def register(
-        self, tm: ResourceId, *held: tuple[JobId, AllocationId], standalone: bool = False, nonce: str = ""
-    ) -> m.Registered:
-        hello = m.RegisterTaskManager(
-            address=task_manager(tm),
-            pid=1,
-            hardware=m.Hardware(cpu_cores=2, memory_bytes=1),
-            log_directory="",
-            report=self.report(tm, *held),
-            standalone=standalone,
-            nonce=nonce,
-        )
-        registered = self.receive(hello)
-        assert isinstance(registered, m.Registered)
-        return registered
-
-    def beat(self, registered: m.Registered, report: m.TaskManagerReport, *, fence: LeaderId | None = None) -> Any:
-        beat = m.HeartbeatFromTaskManager(instance_id=registered.instance_id, report=report)
-        return self.receive(beat, fence=fence or registered.leader_id)
-
-    def declare(
-        self, *needs: m.SlotNeed, by: LeaderId = FIRST, version: int = 1, held: tuple[AllocationId, ...] = ()
-    ) -> Any:
-        return self.receive(
-            m.DeclareNeeds(job_id=JOB, leader_id=by, address=job_master(JOB), version=version, needs=needs, held=held)
-        )
-
-    def passes(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Let time pass and call `meanwhile` every second."""
-        for _ in range(round(seconds)):
-            self.now += 1.0
-            meanwhile()
-            self.core.tick(self.now)
-
-
-def manager_with(**options: Any) -> Manager:
-    settings = ResourceManagerOptions(**{"slots_per_tm": 2, "standby": 0, "taskmanager_timeout": 1e6} | options)
-    return Manager(ResourceManagerCore(ids=IdSource(random.Random(1)), options=settings, check=True))
-
-
-def need(allocation: AllocationId, slots: int = 1) -> m.SlotNeed:
-    return m.SlotNeed(allocation_id=allocation, slots=slots)
-
-
-def asked_for(commands: list[object]) -> Ask:
-    (ask,) = commands
-    assert isinstance(ask, Ask)
-    return ask
-
+from minflinkd.runtime.ids import IdSource, LeaderId
+from minflinkd.runtime.machine import InvariantViolated
+from tests.unit.resourcemanager.core_world import (
+    FIRST,
+    JOB,
+    OTHER,
+    SECOND,
+    TM1,
+    A,
+    B,
+    asked_for,
+    manager_with,
+    need,
+)
 
 # --- slots ---
 
@@ -113,10 +47,29 @@ def test_a_need_becomes_a_request_to_the_taskmanager_and_its_answer_settles_it()
         job_id=JOB, allocation_id=A, slots=(0,), job_master=job_master(JOB), job_leader_id=FIRST
     )
     assert (ask.target, ask.fence, ask.after) == (task_manager(TM1), manager.core.leader_id, 0.0)
+    assert ask.timeout == 5.0
     answer = m.SlotAnswer(allocated=True, report=manager.report(TM1, (JOB, A)))
     manager.core.answered(ask.about, Answered(answer), manager.now)
+    assert manager.core.state.task_managers[TM1].slots[0].state is SlotState.ALLOCATED
     overview = manager.receive(m.GetResourceOverview())
     assert (overview.slots_total, overview.slots_free, overview.pending_needs) == (2, 1, 0)
+    manager.declare(need(B), version=2, held=(A,))
+    more = asked_for(manager.commands()).request
+    assert isinstance(more, m.AllocateSlots)
+    assert more.slots == (1,)
+
+
+def test_a_refusal_ends_its_reservation_and_the_taskmanager_is_not_asked_again_at_once() -> None:
+    """The report in the answer shows the facts (m8)."""
+    manager = manager_with(can_start=False)
+    manager.register(TM1)
+    manager.declare(need(A))
+    ask = asked_for(manager.commands())
+    manager.core.answered(ask.about, Answered(m.SlotAnswer(allocated=False, report=manager.report(TM1))), manager.now)
+    assert manager.core.state.task_managers[TM1].idle
+    assert manager.commands() == []
+    manager.passes(1)
+    assert asked_for(manager.commands()).request == ask.request
 
 
 @pytest.mark.parametrize("outcome", [Unknown(RpcTimeout("late")), Refused(Fenced("not registered yet"))])
@@ -140,6 +93,28 @@ def test_an_unchanged_declaration_or_heartbeat_decides_nothing() -> None:
     manager.declare(held=(A,))
     manager.beat(registered, before.task_managers[TM1].report)  # type: ignore[arg-type]
     assert manager.core.state is before
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        {"session": m.SessionPhase.LOST},
+        {"session_aged": True},
+        {"session_error": "no Java"},
+        {"dedicated_to": JOB},
+        {"libraries": (m.Library("java:com/acme", "1"),)},
+        {"version": 9},
+    ],
+)
+def test_a_heartbeat_with_news_is_decided_about(news: dict[str, object]) -> None:
+    """A heartbeat says all of it, whether or not a notice about it was lost (R8)."""
+    manager = manager_with(can_start=False)
+    registered = manager.register(TM1)
+    report = manager.core.state.task_managers[TM1].report
+    assert report is not None
+    told = msgspec.structs.replace(report, **news)
+    manager.beat(registered, told)
+    assert manager.core.state.task_managers[TM1].report == told
 
 
 def test_a_slot_that_falls_free_serves_who_waits_for_it() -> None:
@@ -174,7 +149,7 @@ def test_messages_with_another_resourcemanagers_token_are_refused() -> None:
     """A message with another ResourceManager's token is refused (R1)."""
     manager = manager_with()
     registered = manager.register(TM1)
-    with pytest.raises(Fenced):
+    with pytest.raises(Fenced, match="resourcemanager refuses HeartbeatFromTaskManager: its token an earlier one"):
         manager.beat(registered, manager.report(TM1), fence=LeaderId("an earlier one"))
     with pytest.raises(Fenced):
         manager.receive(m.SlotsFree(report=manager.report(TM1, (JOB, A))), fence=None)
@@ -185,7 +160,7 @@ def test_an_earlier_jobmaster_of_a_job_is_refused() -> None:
     """A replaced JobMaster learns of it in this way (R1)."""
     manager = manager_with()
     manager.declare(need(A), by=SECOND)
-    with pytest.raises(Fenced):
+    with pytest.raises(Fenced, match=f"job {JOB} has another JobMaster than {FIRST}, or has ended"):
         manager.declare(need(B), by=FIRST, version=9)
     manager.receive(m.JobMasterEnded(job_id=JOB, leader_id=SECOND))
     with pytest.raises(Fenced):
@@ -209,7 +184,7 @@ def test_taskmanagers_learn_of_a_new_jobmaster_at_once_and_with_every_heartbeat_
 
 
 def test_what_it_does_not_take_is_unreachable() -> None:
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unreachable, match="resourcemanager does not take RenewSession"):
         manager_with().receive(m.RenewSession(reason=""))
 
 
@@ -234,21 +209,37 @@ def test_nobody_is_lost_because_the_resourcemanager_itself_was_held_up() -> None
     """Messages that waited meanwhile are still read. Whoever is silent from then on is lost (A4, R10)."""
     manager = manager_with(can_start=False)
     manager.register(TM1)
+    manager.declare(held=(A,))
     manager.passes(2)
     manager.now += 20
     manager.core.tick(manager.now)
     assert manager.commands() == []
+    assert set(manager.core.state.jobs) == {JOB}
     manager.passes(6)
     assert [type(command) for command in manager.commands()] == [ev.StopTaskManager]
+    manager.passes(5)
+    assert manager.core.state.jobs == {}
+
+
+def test_the_first_tick_is_never_late() -> None:
+    """The clock may show any time when the ResourceManager starts (R10)."""
+    manager = manager_with(standby=1)
+    manager.core.tick(0.0)
+    assert [type(command) for command in manager.commands()] == [ev.StartTaskManager]
+    manager = manager_with(can_start=False)
+    manager.now = 5000.0
+    manager.register(TM1)
+    manager.passes(5)
+    assert manager.core.state.task_managers == {}
 
 
 def test_a_taskmanager_whose_connection_ended_is_lost_after_two_intervals() -> None:
     """R10."""
-    manager = manager_with(can_start=False)
+    manager = manager_with(can_start=False, heartbeat_interval=3.0, heartbeat_timeout=20.0)
     manager.register(TM1)
     manager.passes(1)
     manager.core.disconnected(TM1, manager.now)
-    manager.passes(1)
+    manager.passes(5)
     assert TM1 in manager.core.state.task_managers
     manager.passes(1)
     assert TM1 not in manager.core.state.task_managers
@@ -265,9 +256,11 @@ def test_a_taskmanager_that_connects_again_is_not_lost() -> None:
 
 def test_the_needs_of_a_silent_jobmaster_are_dropped_and_its_token_is_not() -> None:
     """An earlier JobMaster stays fenced, and the silent one may come back (R10)."""
-    manager = manager_with(can_start=False)
+    manager = manager_with()
     manager.declare(need(A), by=SECOND)
-    manager.passes(10)
+    manager.passes(9)
+    assert set(manager.core.state.jobs) == {JOB}
+    manager.passes(1)
     assert manager.core.state.jobs == {}
     with pytest.raises(Fenced):
         manager.declare(need(A), by=FIRST)
@@ -280,9 +273,37 @@ def test_whoever_is_not_registered_is_told_so_and_registers_again() -> None:
     manager = manager_with(can_start=False)
     registered = manager.register(TM1)
     manager.core.exited(TM1, "killed", manager.now)
+    assert manager.commands() == [ev.StopTaskManager(TM1, "killed", kill=True)]
+    why = f"TaskManager {TM1} is not registered as {registered.instance_id}"
+    with pytest.raises(UnknownTaskManager, match=why) as refused:
+        manager.beat(registered, manager.report(TM1))
+    assert refused.value.hint == "it must register again"
+    assert manager.register(TM1).instance_id != registered.instance_id
+    with pytest.raises(UnknownTaskManager, match=why):
+        manager.beat(registered, manager.report(TM1))
+
+
+def test_one_that_was_told_to_exit_is_not_registered() -> None:
+    """It is not lost when it falls silent: it has some time to exit (R6, R10)."""
+    manager = manager_with(taskmanager_timeout=3.0)
+    registered = manager.register(TM1)
+    manager.passes(3, lambda: manager.beat(registered, manager.report(TM1)))
+    manager.commands()
     with pytest.raises(UnknownTaskManager):
         manager.beat(registered, manager.report(TM1))
-    assert manager.register(TM1).instance_id != registered.instance_id
+    assert manager.receive(m.ListTaskManagers()) == ()
+    manager.passes(STOPPING_TIMEOUT - 1)
+    assert manager.commands() == []
+    manager.passes(1)
+    assert [type(command) for command in manager.commands()] == [ev.StopTaskManager]
+
+
+def test_a_lost_standalone_taskmanager_is_not_registered_either() -> None:
+    manager = manager_with(can_start=False)
+    registered = manager.register(TM1, standalone=True)
+    manager.core.exited(TM1, "killed", manager.now)
+    with pytest.raises(UnknownTaskManager):
+        manager.beat(registered, manager.report(TM1))
 
 
 def test_nothing_is_remembered_of_a_lost_standalone_taskmanager() -> None:
@@ -317,8 +338,10 @@ def test_an_idle_taskmanager_is_asked_to_exit_before_its_launcher_stops_it() -> 
     manager.passes(3, lambda: manager.beat(registered, manager.report(TM1)))
     ask = asked_for(manager.commands())
     assert isinstance(ask.request, m.ExitTaskManager)
-    with pytest.raises(Conflict):
+    assert (ask.target, ask.fence, ask.after) == (task_manager(TM1), manager.core.leader_id, 0.0)
+    with pytest.raises(Conflict, match=f"TaskManager {TM1} was told to exit") as refused:
         manager.register(TM1)
+    assert refused.value.hint == "start one with another resource id"
     manager.core.answered(ask.about, Unknown(RpcTimeout("late")), manager.now)
     (stop,) = manager.commands()
     assert stop == ev.StopTaskManager(TM1, ask.request.reason, kill=False)
@@ -333,7 +356,7 @@ def test_an_aged_session_is_renewed_by_request() -> None:
     aged = msgspec.structs.replace(manager.report(TM1), session_aged=True)
     manager.passes(10, lambda: manager.beat(registered, aged))
     ask = asked_for(manager.commands())
-    assert isinstance(ask.request, m.RenewSession)
+    assert (ask.target, ask.request) == (task_manager(TM1), m.RenewSession(reason="its session has aged"))
     manager.core.answered(ask.about, Refused(Conflict("a slot is taken")), manager.now)
     assert manager.core.state.task_managers[TM1].state is TaskManagerState.REGISTERED
 
@@ -358,76 +381,64 @@ def test_other_options_count_from_the_next_step_on() -> None:
     assert isinstance(manager.commands()[0], ev.StartTaskManager)
 
 
-# --- sessions and what is shown ---
-
-
-def test_a_session_is_lent_by_the_emptiest_taskmanager_that_is_no_jobs_own() -> None:
-    """R24."""
-    manager = manager_with(can_start=False)
-    manager.register(TM1, (OTHER, B))
-    registered = manager.register(TM2)
-    found = m.FindSession()
-    assert manager.receive(found).address == task_manager(TM2)
-    own = msgspec.structs.replace(manager.report(TM2), dedicated_to=JOB)
-    manager.beat(registered, own)
-    assert manager.receive(found).address == task_manager(TM1)
-
-
-def test_a_session_is_lent_by_a_taskmanager_that_runs_the_job_already() -> None:
-    """What was built there need not be built again, even if the TaskManager is the job's own (H3, R24)."""
-    manager = manager_with(can_start=False)
-    registered = manager.register(TM1, (JOB, A))
-    manager.beat(registered, msgspec.structs.replace(manager.report(TM1, (JOB, A)), dedicated_to=JOB))
-    manager.register(TM2)
-    assert manager.receive(m.FindSession(job_id=JOB)).address == task_manager(TM1)
-    assert manager.receive(m.FindSession(job_id=OTHER)).address == task_manager(TM2)
-    aged = msgspec.structs.replace(manager.report(TM1, (JOB, A)), session_aged=True)
-    manager.beat(registered, aged)
-    assert manager.receive(m.FindSession(job_id=JOB)).address == task_manager(TM2)
-
-
-def test_a_session_is_lent_by_a_taskmanager_that_holds_the_jobs_libraries_already() -> None:
-    """The idle one is kept for other versions. If all hold another version, the waiting job is told (B31)."""
-    one, two = (m.Library("java:com/acme", "1"),), (m.Library("java:com/acme", "2"),)
-    manager = manager_with(can_start=False)
-    registered = manager.register(TM1, (OTHER, B))
-    manager.beat(registered, msgspec.structs.replace(manager.report(TM1, (OTHER, B)), libraries=one))
-    waits = manager.receive(m.FindSession(libraries=two))
-    assert waits.address is None
-    assert "1 of 2 slots free, 1 at most on one, 1 of them with other versions of the job's libraries" in waits.waiting
-    manager.register(TM2)
-    assert manager.receive(m.FindSession(libraries=one)).address == task_manager(TM1)
-    assert manager.receive(m.FindSession(libraries=two)).address == task_manager(TM2)
-    assert manager.receive(m.FindSession()).address == task_manager(TM2)
-
-
-def test_a_wanted_session_outlives_the_pause_between_failed_starts() -> None:
-    """Whoever asks only now and then still gets one in the end (R5)."""
+def test_without_a_check_of_every_step_the_state_is_checked_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contradiction then stops the ResourceManager, which is replaced by one that asks everybody anew (R12)."""
+    checked: list[float] = []
     manager = manager_with()
-    manager.receive(m.FindSession())
-    for _ in range(7):
-        (start,) = (c for c in manager.commands() if isinstance(c, ev.StartTaskManager))
-        manager.core.start_failed(start.resource_id, "no memory", manager.now)
-        manager.commands()
-        assert "no memory" in (manager.receive(m.FindSession()).refused or "no memory")
-        manager.passes(30)
-    assert any(isinstance(c, ev.StartTaskManager) for c in manager.commands())
+
+    def check(state: Resources) -> None:
+        assert state is manager.core.state
+        checked.append(manager.now)
+
+    monkeypatch.setattr("minflinkd.resourcemanager.core.check_invariants", check)
+    options = ResourceManagerOptions(slots_per_tm=2, standby=0)
+    manager.core = ResourceManagerCore(ids=IdSource(random.Random(1)), options=options)
+    manager.passes(200)
+    assert checked == [60.0, 120.0, 180.0]
 
 
-def test_times_are_shown_as_the_wall_clock_has_them() -> None:
+def test_every_step_is_checked_if_that_is_wanted() -> None:
+    """In tests and in the simulation."""
     manager = manager_with()
-    manager.now = 5.0
-    registered = manager.register(TM1)
-    manager.now = 7.5
-    manager.beat(registered, manager.report(TM1))
-    (info,) = manager.receive(m.ListTaskManagers())
-    assert (info.registered_ms, info.last_heartbeat_ms) == (5000, 7500)
+    manager.register(TM1)
+    bad = replace(manager.core.state, holdings={JOB: {A: (TM1,)}})
+    manager.core._machine.state = bad
+    with pytest.raises(InvariantViolated, match="resourcemanager: the holdings are"):
+        manager.passes(1)
 
 
-def test_a_taskmanager_is_told_what_it_must_know_of_the_cluster() -> None:
-    """A standalone TaskManager learns it from nowhere else (R7)."""
-    manager = manager_with()
-    manager.core.blob_url, manager.core.blob_store = "http://127.0.0.1:1", "file:///blobs"
-    registered = manager.register(TM1, standalone=True)
-    assert (registered.blob_url, registered.blob_store) == ("http://127.0.0.1:1", "file:///blobs")
-    assert (registered.leader_id, registered.heartbeat_interval) == (manager.core.leader_id, 1.0)
+def test_the_log_tells_the_story_of_taskmanagers() -> None:
+    """Each start and end with its reason, what was lost with it, and requests without an outcome."""
+    no_answer = Unknown(RpcTimeout("late"))
+    lost, idle, aged = manager_with(), manager_with(taskmanager_timeout=3.0), manager_with(can_start=False)
+    with capture_logs() as logs:
+        lost.declare(need(A))
+        (start,) = lost.commands()
+        assert isinstance(start, ev.StartTaskManager)
+        registered = lost.register(start.resource_id)
+        lost.core.answered(asked_for(lost.commands()).about, no_answer, 0.0)
+        lost.beat(registered, lost.report(start.resource_id, (JOB, A)))
+        lost.core.exited(start.resource_id, "exit code 1", 0.0)
+        another = lost.commands()[-1]
+        assert isinstance(another, ev.StartTaskManager)
+        registered = idle.register(TM1)
+        idle.passes(3, lambda: idle.beat(registered, idle.report(TM1)))
+        idle.core.answered(asked_for(idle.commands()).about, no_answer, 3.0)
+        registered = aged.register(TM1)
+        aged.declare()
+        report = msgspec.structs.replace(aged.report(TM1), session_aged=True)
+        aged.passes(10, lambda: aged.beat(registered, report))
+        aged.core.answered(asked_for(aged.commands()).about, no_answer, 10.0)
+    tm, why = start.resource_id, "idle for 3 s, and not needed as a standby"
+    assert [(line.pop("log_level"), line.pop("event"), line) for line in logs] == [
+        ("info", "starting a TaskManager", {"resource": tm}),
+        ("info", "an allocation has no outcome yet", {"allocation": A, "error": "late"}),
+        ("info", "stopping a TaskManager", {"resource": tm, "reason": "exit code 1", "kill": True}),
+        ("warning", "a TaskManager with slots of jobs is lost", {"resource": tm, "reason": "exit code 1"}),
+        ("info", "starting a TaskManager", {"resource": another.resource_id}),
+        ("info", "a TaskManager is told to exit", {"resource": TM1, "reason": why}),
+        ("info", "a TaskManager did not say that it exits", {"resource": TM1, "error": "late"}),
+        ("info", "stopping a TaskManager", {"resource": TM1, "reason": why, "kill": False}),
+        ("warning", "a JobMaster is silent; its needs are dropped", {"job": JOB, "seconds": 10.0}),
+        ("info", "a TaskManager is told to renew its session", {"resource": TM1, "reason": "its session has aged"}),
+    ]

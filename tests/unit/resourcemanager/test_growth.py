@@ -78,6 +78,12 @@ def test_growth_beside_what_is_held_is_as_good_as_all_of_it_elsewhere_and_better
     assert manager.needs(held=(A,), b=need(B, 4, least=3, beside=TM1, held=2))[1:] == [allocate(TM1, (2, 3), B)]
 
 
+def test_growth_takes_no_more_than_is_missing() -> None:
+    manager = Manager(NO_START)
+    manager.register(TM1, slots=6, s0=A, s1=A)
+    assert manager.needs(held=(A,), b=need(B, 4, least=3, beside=TM1, held=2))[1:] == [allocate(TM1, (2, 3), B)]
+
+
 def test_growth_moves_to_where_there_is_more() -> None:
     manager = Manager(NO_START)
     manager.register(TM1, s0=A, s1=A, s2=C)
@@ -109,6 +115,17 @@ def test_a_need_that_nothing_free_serves_stops_nobodys_growth() -> None:
     manager.needs(JOB2, version=2, held=(C,), d=4)
     grow = need(B, 2, least=2, beside=ResourceId("tm-gone"), held=1)
     assert manager.needs(JOB1, b=grow) == [allocate(TM1, (2, 3), B)]
+
+
+def test_growth_that_gains_nothing_stops_nobody_elses() -> None:
+    """It needs what the other job does not (R20)."""
+    manager = Manager(NO_START)
+    manager.register(TM1, s0=A, s1=A, s2=A, s3=A)
+    manager.register(TM2, s0=C, s1=C, s2=C)
+    d = AllocationId("d")
+    assert manager.needs(held=(A,), b=need(B, 4, least=1, beside=TM1, held=2))[1:] == []
+    grow = need(d, 2, least=2, beside=TM2, held=1)
+    assert manager.needs(JOB2, held=(C,), d=grow)[1:] == [allocate(TM2, (3,), d, JOB2)]
 
 
 @pytest.mark.parametrize("slots", [4, 9])

@@ -139,7 +139,10 @@ def test_ended_jobs_are_remembered_up_to_a_bound() -> None:
     manager = Manager()
     for number in range(PAST_KEPT + 10):
         manager.feed(ev.JobMasterGone(JobId(f"{number:032x}"), LeaderId("x"), for_good=True))
+        if number == PAST_KEPT - 1:
+            manager.feed(ev.JobMasterGone(JobId(f"{0:032x}"), LeaderId("y"), for_good=True))  # of its next one
     assert len(manager.state.past) == PAST_KEPT
+    assert JobId(f"{0:032x}") in manager.state.past
     assert JobId(f"{PAST_KEPT + 9:032x}") in manager.state.past
 
 
@@ -152,7 +155,7 @@ def test_a_new_resourcemanager_waits_for_the_taskmanagers_that_it_found_before_i
     manager.feed(ev.TaskManagersFound((TM1, TM2)))
     manager.register(TM2)
     assert manager.needs(by=NEXT, b=2) == []
-    assert "to say what they hold" in manager.answer().waiting[B]
+    assert manager.answer().waiting[B].endswith("; waiting for TaskManagers to say what they hold")
     assert manager.register(TM1, s0=A, s1=A) == []
     assert "own TaskManagers will offer" in manager.answer().waiting[B]
     late = Manager(IDLE_ONE_BESIDE)
@@ -162,9 +165,34 @@ def test_a_new_resourcemanager_waits_for_the_taskmanagers_that_it_found_before_i
     assert late.tick(5) == [allocate(TM2, (0, 1), B)]
 
 
+def test_a_new_resourcemanager_waits_only_for_those_that_have_not_registered() -> None:
+    """R12."""
+    manager = Manager(IDLE_ONE_BESIDE)
+    manager.feed(ev.TaskManagersFound((TM1,)))
+    assert manager.needs(b=2) == []
+    assert manager.answer().waiting[B].endswith("; waiting for TaskManagers to say what they hold")
+    assert manager.register(TM1) == [allocate(TM1, (0, 1), B)]
+
+
+def test_a_job_that_wants_slots_again_is_served_by_the_time_of_its_first_declaration() -> None:
+    manager = Manager(replace(NO_STANDBY, can_start=False))
+    manager.needs(JOB1, a=2)
+    manager.needs(JOB2, b=2)
+    manager.needs(JOB1, version=2)
+    manager.needs(JOB1, version=3, e=2)
+    assert manager.register(TM1) == [allocate(TM1, (0, 1), "e")]
+
+
 def test_jobs_are_served_in_the_order_in_which_they_came_whoever_leads_them() -> None:
     manager = Manager(replace(NO_STANDBY, can_start=False))
     manager.needs(JOB1, a=2)
     manager.needs(JOB2, b=2)
     manager.needs(JOB1, by=NEXT, e=2)
     assert manager.register(TM1) == [allocate(TM1, (0, 1), "e", by=NEXT)]
+
+
+def test_the_job_that_came_first_is_served_first_whatever_its_id() -> None:
+    manager = Manager(replace(NO_STANDBY, can_start=False))
+    manager.needs(JOB2, b=2)
+    manager.needs(JOB1, a=2)
+    assert manager.register(TM1) == [allocate(TM1, (0, 1), B, JOB2)]

@@ -53,6 +53,14 @@ def test_an_exclusive_job_waits_where_no_taskmanager_is_wholly_idle_and_one_is_s
     assert manager.register(TM2) == [allocate(TM2, (0,), A, exclusive=True)]
 
 
+def test_an_exclusive_job_that_waits_keeps_no_other_from_its_own_taskmanager() -> None:
+    """R24."""
+    manager = Manager(replace(NO_STANDBY, can_start=False))
+    manager.register(TM1, as_report=manager.report_with(TM1, dedicated_to=JOB2))
+    assert manager.needs(JOB1, exclusive=True, a=1) == []
+    assert manager.needs(JOB2, exclusive=True, b=1) == [allocate(TM1, (0,), B, JOB2, exclusive=True)]
+
+
 def test_a_start_for_an_exclusive_job_counts_for_nobody_else() -> None:
     """R3, R24."""
     manager = Manager(replace(NO_STANDBY, max_concurrent_starts=3))
@@ -164,7 +172,8 @@ def test_another_process_in_place_of_one_takes_its_jobs_slots_away(other: dict[s
     manager.register(TM1, standalone=True, s0=A)
     manager.needs(held=(A,))
     (lost, *_) = manager.register(TM1, standalone=True, **other)
-    assert isinstance(lost, ev.NotifyLost)
+    masters = ((f"jobmaster/{JOB1}", leader(JOB1)),)
+    assert lost == ev.NotifyLost(TM1, "another process registered in its place", masters)
     assert manager.slot_states(TM1) == [SlotState.FREE, SlotState.FREE]
 
 
@@ -181,6 +190,7 @@ def test_an_aged_session_is_no_standby_and_is_renewed_once_another_stands_in() -
     manager.register(TM2)
     assert manager.tick() == [ev.SendRenew(TM1, AGED)]
     assert manager.tick(RENEWAL_REST - 1) == []
+    assert manager.tick(1) == [ev.SendRenew(TM1, AGED)]
     manager.feed(ev.Reported(manager.report_with(TM1, session=STARTING)))
     manager.feed(ev.Reported(manager.report_with(TM1)))
     assert manager.tick(100) == []

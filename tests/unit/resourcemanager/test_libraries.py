@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from minflinkd.resourcemanager import events as ev
+from minflinkd.resourcemanager.state import Wish
 from minflinkd.resourcemanager.task_managers import SlotState
 from minflinkd.rpc.libraries import clash, together
 from minflinkd.rpc.messages import Library
@@ -118,3 +119,20 @@ def test_the_library_of_a_job_that_has_ended_stays_until_the_session_is_renewed(
     assert manager.tick(10.0) == [ev.SendRenew(TM1, "its session has aged")]
     assert manager.feed(ev.Reported(manager.report(TM1))) == []
     assert manager.tick(10.0) == [allocate(TM1, (0,), B, JOB2, libraries=TWO)]
+
+
+def test_a_need_whose_libraries_find_no_room_keeps_none_from_other_libraries() -> None:
+    """B31."""
+    manager = Manager(FIXED)
+    manager.register(TM1, as_report=manager.report_with(TM1, libraries=ONE))
+    assert manager.needs(libraries=TWO, a=1) == []
+    assert manager.needs(JOB2, libraries=ONE, b=1) == [allocate(TM1, (0,), B, JOB2, libraries=ONE)]
+
+
+def test_a_session_for_an_analysis_is_wished_for_with_its_libraries_until_one_is_lent() -> None:
+    """B31."""
+    manager = Manager(FIXED, now=100.0)
+    manager.feed(ev.SessionWanted(ONE))
+    assert manager.state.wishes == {"session": Wish(0, 140.0, libraries=ONE)}
+    manager.feed(ev.SessionLent(TM1))
+    assert manager.state.wishes == {}

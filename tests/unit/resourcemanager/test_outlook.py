@@ -8,7 +8,9 @@ import pytest
 
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.outlook import expected
 from minflinkd.resourcemanager.provisioning import FAILED_STARTS
+from minflinkd.resourcemanager.state import Resources
 from minflinkd.rpc.messages import NeedsAnswer, SlotNeed
 from tests.unit.resourcemanager.manager import JOB2, LOST, NO_STANDBY, STARTING, TM1, TM2, A, C, Manager
 
@@ -32,6 +34,39 @@ def test_a_need_is_told_what_was_asked_and_what_there_is() -> None:
     there = "2 TaskManagers are registered with 1 of 8 slots free, 1 at most on one"
     limit = "no more than 2 TaskManagers may run (resourcemanager.max-taskmanagers)"
     assert told(manager) == f"{ASKED}; {there}; {limit}"
+
+
+def test_two_slots_are_told_in_the_plural() -> None:
+    manager = Manager(replace(FOUR, can_start=False))
+    manager.needs(a=2)
+    assert told(manager).startswith("2 slots of one TaskManager are needed; ")
+
+
+def test_one_slot_is_told_in_the_singular() -> None:
+    manager = Manager(replace(FOUR, can_start=False))
+    none = "none is started here, they register by themselves (resourcemanager.driver: standalone)"
+    manager.needs(a=1)
+    assert told(manager) == f"1 slot of one TaskManager is needed; no TaskManager is registered; {none}"
+    manager.needs(version=2, a=SlotNeed(allocation_id=A, slots=1, least=1))
+    assert told(manager).startswith("1 slot of one TaskManager is needed; ")
+
+
+def test_taskmanagers_of_one_kind_are_all_counted() -> None:
+    """Slots are free only if they can be taken: not those of a TaskManager whose session starts (R5)."""
+    manager = Manager(replace(FOUR, can_start=False))
+    for tm in (TM1, TM2):
+        manager.register(tm)
+    manager.needs(a=SlotNeed(allocation_id=A, slots=5))
+    assert "; 2 TaskManagers are registered with 8 of 8 slots free, 4 at most on one; " in told(manager)
+    for tm in (TM1, TM2):
+        manager.feed(ev.Reported(manager.report(tm, STARTING)))
+    assert "; 2 TaskManagers are registered with 0 of 8 slots free, 0 at most on one; " in told(manager)
+    assert told(manager).endswith("; waiting for 2 TaskManagers to become ready")
+
+
+def test_before_anything_is_started_a_start_is_promised() -> None:
+    """R5."""
+    assert expected(Resources(), FOUR, 0.0) == "a TaskManager will be started"
 
 
 def test_a_need_that_is_served_is_told_nothing() -> None:
@@ -119,5 +154,6 @@ def test_the_answer_says_how_large_a_taskmanager_can_be_where_that_is_known() ->
     manager.needs(a=NEED)
     assert manager.answer().largest == 4
     manager = Manager(replace(FOUR, can_start=False))
+    manager.register(TM1, s0=C, s1=C, s2=C, s3=C)
     manager.needs(a=NEED)
     assert manager.answer().largest == 0

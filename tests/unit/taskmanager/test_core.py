@@ -329,6 +329,7 @@ def test_it_exits_when_it_is_told_to_or_nobody_registers_it_in_time() -> None:
             alone.outcome(alone.ask_of(m.RegisterTaskManager), LOST)
     (given_up,) = alone.take(Exit)
     assert given_up.failed
+    assert given_up.reason.startswith("no ResourceManager took the registration for 3")
     assert 30.0 <= alone.now < 34.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,10 @@ from minflinkd.rpc.network import Fenced
 from minflinkd.rpc.party import Answered, Ask, Refused
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId
+from minflinkd.taskmanager.slots import machine as slot_machine
+from minflinkd.taskmanager.slots import registration
 from minflinkd.taskmanager.slots.core import FromResourceManager
-from minflinkd.taskmanager.slots.events import EndTasks, StartTask
+from minflinkd.taskmanager.slots.events import EndTasks, StartTask, Tick
 from minflinkd.taskmanager.slots.state import Slots
 from minflinkd.taskmanager.slots.table import SlotState
 from tests.unit.taskmanager.core_world import (
@@ -272,6 +275,29 @@ class AnyOrder(RuleBasedStateMachine):
         report = self.world.core.report()
         assert (report.version > self.seen.version) == (report != self.seen)
         self.seen = report
+
+    @invariant()
+    def time_alone_changes_slots_at_the_time_that_was_named_and_not_before(self) -> None:
+        """An earlier wake-up would be for nothing, perhaps again and again; a later one, too late (R13)."""
+        slots, now = self.world.core.slots, self.world.now
+        due = slot_machine.next_wakeup(slots)
+        if due is None or due > now:
+            before = now + 1e6 if due is None else math.nextafter(due, 0.0)
+            assert slot_machine.step(slots, Tick(), before) == (slots, ())
+        if due is not None:
+            later, _ = slot_machine.step(slots, Tick(), max(due, now))
+            assert later != slots
+            assert slot_machine.step(later, Tick(), max(due, now)) == (later, ())
+
+    @invariant()
+    def time_alone_changes_the_registration_at_the_time_that_was_named_and_not_before(self) -> None:
+        """R10."""
+        state = self.world.core.registration
+        due = registration.next_wakeup(state)
+        assert due is not None
+        if due > self.world.now:
+            assert registration.step(state, registration.Tick(), math.nextafter(due, 0.0)) == (state, ())
+        assert registration.step(state, registration.Tick(), max(due, self.world.now))[0] != state
 
     def teardown(self) -> None:
         """Without any messages, it has no slot taken and knows no job after a bounded time (R15)."""

@@ -61,6 +61,50 @@ def test_tasks_of_a_silent_job_master_end_and_its_slots_fall_free_after_the_hold
     assert world.state(A) is S.FREE
 
 
+def test_slots_that_are_held_are_held_for_the_full_time_for_each_jobmaster() -> None:
+    """Otherwise a slow end of the tasks would be the next JobMaster's loss (R13)."""
+    world = running()
+    world.rm(allocate(B, 2, job=OTHER))
+    before = world.core.slots.table.bindings[B]
+    for number, now in ((2, 3.0), (3, 20.0)):
+        world.wait(now - world.now)
+        world.rm(m.JobMasterChanged(job_id=JOB, leader_id=leader(number)))
+        binding = world.core.slots.table.bindings[A]
+        assert (binding.state, binding.since, binding.until) == (S.HELD, 3.0, now + 30.0)
+        assert world.core.slots.table.bindings.get(B, before) == before
+    world.wait(30.0)
+    binding = world.core.slots.table.bindings[A]
+    assert (binding.state, binding.since, binding.until) == (S.RELEASING, 50.0, None)
+
+
+def test_slots_that_are_offered_again_wait_for_an_answer_however_late_it_is() -> None:
+    """The hold may be nearly over when the tasks have ended (R9, R13)."""
+    world = running()
+    world.rm(m.JobMasterChanged(job_id=JOB, leader_id=leader(2)))
+    world.wait(28.0)
+    world.beat(jm=2)
+    world.ended(0)
+    binding = world.core.slots.table.bindings[A]
+    assert (binding.state, binding.since, binding.until) == (S.ALLOCATED, 28.0, 38.0)
+
+
+def test_a_job_whose_tasks_still_end_keeps_no_other_from_its_slots() -> None:
+    """R13."""
+    world = running()
+    world.active(B, 2, job=OTHER)
+    for job in (JOB, OTHER):
+        world.rm(m.JobMasterChanged(job_id=job, leader_id=leader(2)))
+    assert (world.state(A), world.state(B)) == (S.HELD, S.ALLOCATED)
+
+
+def test_a_jobmaster_that_has_accepted_nothing_is_not_silent() -> None:
+    """It is not expected to send heartbeats yet. The reservation ends by itself (R9, R10)."""
+    world = CoreWorld()
+    world.rm(allocate(A, 0))
+    world.wait(9.0)
+    assert (world.state(A), world.core.slots.jobs[JOB].silent) == (S.ALLOCATED, False)
+
+
 def test_slots_whose_tasks_do_not_end_are_not_free_after_the_hold() -> None:
     """Slots are not free while a task may still run on them (R13)."""
     world = running()

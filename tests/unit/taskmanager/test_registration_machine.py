@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+from msgspec.structs import replace as copy
+
+from minflinkd.runtime.machine import InvariantViolated
 from minflinkd.taskmanager.slots.registration import (
     Accepted,
     Beat,
@@ -46,6 +52,10 @@ def test_it_registers_and_beats_each_interval_whether_it_is_answered_or_not() ->
     state, commands = run((0.0, Tick()), (0.1, Accepted(1, registered(2))), (1.0, Tick()), (1.1, Tick()), (2.2, Tick()))
     assert state.phase is Phase.REGISTERED
     assert commands == [Register(1), beat(), beat()]
+    assert next_wakeup(REGISTERED) == 1.1
+    rare = copy(registered(2), heartbeat_interval=3.0, heartbeat_timeout=15.0)
+    state, commands = run((0.0, Tick()), (0.1, Accepted(1, rare)), (3.0, Tick()), (3.1, Tick()), (6.0, Tick()))
+    assert commands == [Register(1), Beat(1, rare.instance_id, rare.leader_id, timeout=6.0)]
 
 
 def test_a_try_that_fails_is_repeated_with_growing_pauses() -> None:
@@ -61,6 +71,7 @@ def test_an_earlier_leader_than_one_seen_before_is_not_followed() -> None:
     lost = run((1.0, BeatRefused(1, "unknown-task-manager")), (1.0, Tick()), state=REGISTERED)[0]
     state, _ = run((1.1, Accepted(2, registered(1))), state=lost)
     assert (state.phase, state.leader) == (Phase.UNREGISTERED, leader(2))
+    assert state.why == f"the ResourceManager {leader(1)} was replaced"
     for number in (2, 3):
         state, _ = run((1.1, Accepted(2, registered(number))), state=lost)
         assert (state.phase, state.leader) == (Phase.REGISTERED, leader(number))
@@ -80,6 +91,27 @@ def test_two_failing_connections_in_a_row_or_silence_end_a_registration() -> Non
     assert next_wakeup(state) == 5.1
 
 
+def test_each_registration_begins_anew() -> None:
+    """Neither failed tries nor failed heartbeats before it count (R10)."""
+    gone = BeatLost(1, "no connection", unreachable=True)
+    lost = run((2.0, gone), (2.1, gone), state=REGISTERED)[0]
+    again = run(
+        *((3.0, Tick()), (3.0, NotAccepted(2, "?")), (4.0, Tick()), (4.0, NotAccepted(3, "?"))),
+        *((5.0, Tick()), (5.0, Accepted(4, registered(2)))),
+        state=lost,
+    )[0]
+    assert run((5.5, replace(gone, number=4)), state=again)[0].phase is Phase.REGISTERED
+    failed = run((6.0, BeatRefused(4, "?")), (6.0, Tick()), (6.0, NotAccepted(5, "?")), state=again)[0]
+    assert next_wakeup(failed) == 6.1
+
+
+def test_a_short_time_to_give_up_counts_too() -> None:
+    """R15."""
+    limited = Registration(since=0.0, due=0.0, give_up_after=0.5)
+    assert run((0.0, Tick()), (0.4, NotAccepted(1, "no answer")), state=limited)[1] == [Register(1)]
+    assert isinstance(run((0.0, Tick()), (0.5, NotAccepted(1, "no answer")), state=limited)[1][-1], GiveUp)
+
+
 def test_outcomes_of_an_earlier_registration_change_nothing() -> None:
     """Outcomes of an earlier registration arrive late and change nothing (R8)."""
     again = run(
@@ -95,7 +127,7 @@ def test_outcomes_of_an_earlier_registration_change_nothing() -> None:
 
 def test_a_try_without_an_outcome_is_followed_by_the_next_one() -> None:
     """Whoever carries it out may fail to report. The try counts as failed (m4, R15)."""
-    state, commands = run((0.0, Tick()), (5.9, Tick()))
+    state, commands = run((0.0, Tick()), (5.95, Tick()))
     assert (commands, next_wakeup(state)) == ([Register(1)], 6.0)
     state, commands = run((6.0, Tick()), (6.1, Tick()), (6.2, Accepted(1, registered(1))), state=state)
     assert (state.phase, commands) == (Phase.REGISTERING, [Register(2)])
@@ -165,3 +197,14 @@ def test_it_gives_up_only_where_a_time_is_set() -> None:
     assert limited[0].phase is Phase.GIVEN_UP
     assert limited[1][-1] == GiveUp("no ResourceManager took the registration for 35 s: no answer")
     assert next_wakeup(limited[0]) is None
+
+
+def test_a_registration_that_contradicts_itself_is_found() -> None:
+    """It is registered exactly if it knows with whom, and that is the leader that it follows."""
+    for phase in (Phase.UNREGISTERED, Phase.REGISTERING, Phase.GIVEN_UP):
+        with pytest.raises(InvariantViolated, match=f"{phase.name} with Registered"):
+            check_invariants(replace(REGISTERED, phase=phase))
+    with pytest.raises(InvariantViolated, match="REGISTERED with None"):
+        check_invariants(replace(REGISTERED, registered=None))
+    with pytest.raises(InvariantViolated, match=f"registered with {leader(2)}, but {leader(3)} is followed"):
+        check_invariants(replace(REGISTERED, leader=leader(3)))

@@ -27,6 +27,18 @@ def test_each_bound_counts_alone_and_is_named(figures: Figures, reason: str) -> 
     assert aged(figures, BOUNDS) == reason
 
 
-def test_a_bound_that_a_fresh_session_nearly_passes_is_raised() -> None:
-    """Otherwise each successor would be replaced at once (R6a)."""
-    assert sensible(BOUNDS, Figures(threads=6, open_files=14, memory=0)) == Figures(10, 21, 30 << 20)
+@pytest.mark.parametrize(
+    ("fresh", "bounds"),
+    [
+        (Figures(6, 13, 20 << 20), BOUNDS),  # the bounds are one and a half times as large already
+        (Figures(9, 0, 0), Figures(13, 20, 30 << 20)),
+        (Figures(0, 15, 0), Figures(10, 22, 30 << 20)),
+        (Figures(0, 0, 3 + (20 << 20)), Figures(10, 20, 4 + (30 << 20))),
+    ],
+)
+def test_a_bound_that_a_fresh_session_nearly_passes_is_raised(fresh: Figures, bounds: Figures) -> None:
+    """Each bound is at least one and a half times what a fresh session needs, in whole numbers.
+
+    Otherwise each successor would be replaced at once (R6a).
+    """
+    assert sensible(BOUNDS, fresh) == bounds

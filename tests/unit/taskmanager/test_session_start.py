@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from minflinkd.taskmanager.child.start import LONGEST, Starting, Work, begun, observed, slow, unwatched, verdict
+
+MIB = 1 << 20
 
 
 def working(start: Starting, until: int) -> Starting:
@@ -37,10 +41,45 @@ def test_a_child_that_is_busy_for_ever_is_given_up_in_the_end() -> None:
 
 def test_reading_is_progress_and_a_process_that_ended_is_none() -> None:
     """A cold disk leaves the processor idle. When a worker ends, its processor time leaves the sum (R5)."""
-    start = observed(begun(90, 0, now=0), Work(cpu=0.1, read=1 << 20), 50)
+    start = observed(begun(90, 0, now=0), Work(cpu=0.1, read=MIB), 50)
     assert (start.got_on, start.steps) == (50, 1)
     start = observed(start, Work(cpu=0.05, read=0), 60)
     assert (start.got_on, start.steps) == (50, 1)
+
+
+@pytest.mark.parametrize(
+    ("work", "step"),
+    [
+        (Work(10.0, 11 * MIB), True),
+        (Work(10.5, 10 * MIB), True),
+        (Work(10.4, 11 * MIB - 1), False),  # too little, and it is not forgotten: it counts with the next
+        (Work(9.9, 20 * MIB), None),
+        (Work(20.0, 10 * MIB - 1), None),
+    ],
+)
+def test_half_a_second_of_work_or_a_mebibyte_read_is_a_step(work: Work, step: bool | None) -> None:
+    """Work counts from the last step, or from the last process that ended (None): that is no step (R5)."""
+    before = Starting(90, began=1000, got_on=1010, done=Work(10.0, 10 * MIB), steps=2)
+    after = {
+        True: Starting(90, began=1000, got_on=1050, done=work, steps=3),
+        False: before,
+        None: Starting(90, began=1000, got_on=1010, done=work, steps=2),
+    }
+    assert observed(before, work, 1050) == after[step]
+
+
+def test_times_count_from_the_begin_of_the_start() -> None:
+    """The clock may show anything then (R5)."""
+    start = begun(90, 0, now=1000)
+    assert verdict(start, 1.0, 1089) is None
+    assert verdict(start, 1.0, 1090) == "the session was not ready within 90 s, and did nothing for 90 s"
+    busy = working(start, until=1900)
+    assert verdict(busy, 1.0, 1899) is None
+    assert verdict(busy, 1.0, 1900) == "the session was not ready within 900 s, though it was busy all the time"
+    assert slow(start, 1.0, 1089) == ""
+    assert slow(start, 1.0, 1090).startswith("the session has been starting for 90 s, longer than 90 s ")
+    assert slow(start, 1.0, 1090).endswith("and is waited for")
+    assert slow(start, 1.1, 1090).endswith("and is waited for; 1.1 processes want each processor")
 
 
 def test_load_and_failed_starts_lengthen_the_timeout_within_bounds() -> None:
@@ -55,3 +94,4 @@ def test_load_and_failed_starts_lengthen_the_timeout_within_bounds() -> None:
 def test_a_time_in_which_nobody_looked_is_not_the_childs() -> None:
     """For example, the supervisor itself was stopped (R5)."""
     assert verdict(unwatched(begun(90, 0, now=0), 60), 1.0, 140) is None
+    assert unwatched(begun(90, 0, now=1000), 60) == Starting(90, began=1060, got_on=1060)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
-from minflinkd.rpc.messages import Library, SlotOffer
+from minflinkd.rpc.messages import Library, SlotOffer, SlotStatus
+from minflinkd.runtime.ids import TaskId
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
+from minflinkd.taskmanager.slots import state as slots_state
+from minflinkd.taskmanager.slots.state import Offer, Slots
 from minflinkd.taskmanager.slots.table import (
     SlotState,
     SlotTable,
@@ -18,7 +24,7 @@ from minflinkd.taskmanager.slots.table import (
     narrowed,
     with_new_session,
 )
-from tests.unit.taskmanager.core_world import JOB, OTHER, A, B
+from tests.unit.taskmanager.core_world import JOB, OTHER, A, B, allocate, attempt, leader, running
 
 
 def table(**more: bool) -> SlotTable:
@@ -37,7 +43,8 @@ def test_slots_that_are_being_released_are_not_free() -> None:
     active = moved(table(), [A], SlotState.ACTIVE, 1.0)
     releasing = moved(active, [A], SlotState.RELEASING, 2.0)
     assert not fits(releasing, JOB, (1,), exclusive=False)
-    assert [s.allocation_id for s in releasing.report()] == [None, A, A, None]
+    held = {i: SlotStatus(index=i, job_id=JOB, allocation_id=A) for i in (1, 2)}
+    assert releasing.report() == (SlotStatus(index=0), held[1], held[2], SlotStatus(index=3))
     assert releasing.offers(JOB) == ()
 
 
@@ -46,7 +53,7 @@ def test_a_part_of_an_allocation_is_free_at_once_and_the_rest_goes_on() -> None:
     active = moved(table(), [A], SlotState.ACTIVE, 1.0)
     left = narrowed(active, {A: (2,)})
     assert [s.allocation_id for s in left.report()] == [None, A, None, None]
-    assert left.version > active.version
+    assert left.version == active.version + 1
     assert left.bindings[A].state is SlotState.ACTIVE
     again = allocated(left, B, OTHER, (2,), exclusive=False, now=2.0, until=10.0)
     assert narrowed(again, {A: (2, 3)}) is again
@@ -72,8 +79,21 @@ def test_a_session_takes_no_second_version_of_a_library_until_it_is_new() -> Non
         assert not fits(slots, OTHER, (0,), exclusive=False, libraries=two)
     assert fits(with_new_session(left), OTHER, (0,), exclusive=False, libraries=two)
     assert [t.version for t in (bound, left, with_new_session(left))] == [1, 2, 3]
-    with pytest.raises(InvariantViolated, match="java:com/acme"):
-        check_invariants(brought(bound, two))
+    more = (*two, Library("native:fast", "1")), (Library("native:fast", "2"),)
+    with pytest.raises(InvariantViolated, match=r"two versions of java:com/acme, native:fast$"):
+        check_invariants(brought(brought(bound, more[0]), more[1]))
+
+
+def test_a_session_holds_what_all_freed_slots_and_analyses_have_brought() -> None:
+    """Each news about it is reported, with a later version (B31, R8)."""
+    one, fast = (Library("java:com/acme", "1"),), (Library("native:fast", "1"),)
+    first = freed(allocated(SlotTable(4), A, JOB, (1,), exclusive=False, libraries=one, now=0.0, until=10.0), [A])
+    second = freed(allocated(first, B, JOB, (1,), exclusive=False, libraries=fast, now=0.0, until=10.0), [B])
+    assert second.libraries == (*one, *fast)
+    analysed = brought(first, fast)
+    assert (analysed.libraries, analysed.version) == ((*one, *fast), first.version + 1)
+    assert brought(analysed, fast) is analysed
+    assert with_new_session(SlotTable(4)) == SlotTable(4)
 
 
 def test_what_is_held_or_released_is_not_offered() -> None:
@@ -98,7 +118,7 @@ def test_the_table_of_states_is_kept() -> None:
     """A slot that is being released never becomes active again."""
     releasing = moved(moved(table(), [A], SlotState.ACTIVE, 1.0), [A], SlotState.RELEASING, 1.0)
     for state in (SlotState.ACTIVE, SlotState.HELD, SlotState.ALLOCATED):
-        with pytest.raises(IllegalTransition):
+        with pytest.raises(IllegalTransition, match=f"allocation {A}: RELEASING -> {state.name}"):
             moved(releasing, [A], state, 2.0)
 
 
@@ -111,3 +131,66 @@ def test_what_must_not_be_is_found() -> None:
         check_invariants(moved(table(), [A], SlotState.ACTIVE, 1.0, until=5.0))
     with pytest.raises(InvariantViolated, match="another job"):
         check_invariants(allocated(table(exclusive=True), B, OTHER, (0,), exclusive=False, now=0.0, until=1.0))
+
+
+# --- the slots with their jobs and attempts ----------------------------------------------------------------------
+
+
+def with_binding(slots: Slots, **changes: object) -> Slots:
+    """Change allocation A, on which attempt 0 runs."""
+    bindings = {**slots.table.bindings, A: replace(slots.table.bindings[A], **changes)}  # type: ignore[arg-type]
+    return replace(slots, table=replace(slots.table, bindings=bindings))
+
+
+def with_attempt(slots: Slots, number: int = 0, **changes: object) -> Slots:
+    """Change attempt 0, or add one like it."""
+    like = replace(slots.attempts[attempt(0)], **changes)  # type: ignore[arg-type]
+    return replace(slots, attempts={**slots.attempts, attempt(number): like})
+
+
+def with_offer(slots: Slots, offer: Offer | None) -> Slots:
+    return slots.with_job(JOB, replace(slots.jobs[JOB], offer=offer))
+
+
+def two_allocations() -> Slots:
+    """Allocation A is active and carries attempt 0; allocation B is offered."""
+    world = running()
+    world.rm(allocate(B, 3))
+    return world.core.slots
+
+
+@pytest.mark.parametrize(
+    ("fault", "plant"),
+    [
+        ("unknown job", lambda s: replace(s, jobs={})),
+        ("offered to nobody", lambda s: with_offer(s, None)),
+        ("allocation b is offered to nobody", lambda s: with_offer(s, Offer(9, (A,)))),
+        ("nothing runs on it", lambda s: replace(with_binding(s, state=SlotState.RELEASING), attempts={})),
+        ("two attempts of a task", lambda s: with_attempt(s, 1)),
+        ("runs on None", lambda s: with_attempt(s, allocation_id="x")),
+        ("attempt attempt-0 runs on Binding", lambda s: with_attempt(s.with_job(OTHER, s.jobs[JOB]), job_id=OTHER)),
+        ("attempt attempt-1 runs on Binding", lambda s: with_attempt(s, 1, task=TaskId("u"), allocation_id=B)),
+        ("has not accepted", lambda s: with_binding(s, state=SlotState.HELD, until=99.0)),
+        ("has not accepted", lambda s: with_binding(s, state=SlotState.RELEASING)),
+        ("has not accepted", lambda s: with_attempt(s, leader=leader(2))),
+    ],
+)
+def test_slots_that_contradict_their_jobs_or_attempts_are_found(fault: str, plant: Callable[[Slots], Slots]) -> None:
+    slots = two_allocations()
+    slots_state.check_invariants(slots)
+    with pytest.raises(InvariantViolated, match=fault):
+        slots_state.check_invariants(plant(slots))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: with_attempt(s, 1, task=TaskId("u")),
+        lambda s: with_attempt(with_binding(s, state=SlotState.HELD, until=99.0), ending=True),
+        lambda s: with_attempt(with_binding(s, state=SlotState.RELEASING), ending=True),
+        lambda s: with_attempt(s, ending=True, leader=leader(0)),
+    ],
+)
+def test_what_may_be_is_not_taken_for_a_contradiction(change: Callable[[Slots], Slots]) -> None:
+    """Several tasks share slots. An attempt that ends may be on slots that are held, given back, or a successor's."""
+    slots_state.check_invariants(change(two_allocations()))

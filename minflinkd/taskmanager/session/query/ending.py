@@ -46,7 +46,7 @@ class Ending:
 
     def __init__(self) -> None:
         self.over = threading.Event()
-        self._changed = threading.Condition(threading.RLock())
+        self._changed = threading.Condition()
         self._phase = Phase.RUNNING
 
     @property

@@ -101,7 +101,8 @@ def test_at_least_once_cuts_wherever_the_task_stands_beyond_the_barriers() -> No
     gate = Told(A, B, hold=False)
     gate(Triggered(1), barrier(A, 0, 1), data(A, 1), data(B, 0), Advanced({A: 2, B: 0}))
     assert gate(barrier(B, 1, 1)) == []
-    assert gate(Advanced({A: 2, B: 1})) == [cut(1, {A: 0, B: 1}), Release(1)]
+    gate(data(A, 2))
+    assert gate(Advanced({A: 2, B: 1})) == [cut(1, {A: 0, B: 1}), Release(1)], "nothing is held"
 
 
 def test_after_the_timeout_the_unread_entries_become_part_of_the_cut() -> None:
@@ -121,6 +122,9 @@ def test_before_the_timeout_a_checkpoint_aligns() -> None:
     assert gate(Triggered(1), data(A, 0), barrier(A, 1, 1), at=10.0) == []
     assert next_wakeup(gate.gate) == 11.0
     assert gate(Tick(), at=10.9) == []
+    late = Told(A, aligned_timeout=1.0)
+    late(Triggered(1), data(A, 0), barrier(A, 1, 1), at=10.0)
+    assert late(Tick(), at=11.0) == [cut(1, {A: 1}, unread={A: 0}, alignment=1.0, overtaken=10), Release(1)]
     assert gate(Advanced({A: 1}), at=10.95) == [cut(1, {A: 1}, alignment=pytest.approx(0.95)), Release(1)]
 
 
@@ -164,6 +168,14 @@ def test_a_repeated_abort_or_trigger_changes_nothing() -> None:
     gate(Triggered(2), Triggered(2))
     assert gate(barrier(A, 1, 2)) == [cut(2, {A: 1}), Release(2)]
     assert gate(Triggered(2)) == []
+
+
+def test_an_aborted_checkpoint_stays_aborted_though_it_is_the_oldest_that_was_pending() -> None:
+    """Its trigger may be repeated (C21)."""
+    gate = Told(A)
+    gate(Triggered(3, oldest=3), Aborted(3), Triggered(3, oldest=3))
+    assert gate(barrier(A, 0, 3)) == []
+    assert has_ended(gate.gate, 3)
 
 
 def test_an_abort_that_was_lost_is_made_up_by_the_next_trigger() -> None:

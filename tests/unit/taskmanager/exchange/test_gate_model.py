@@ -6,6 +6,7 @@ Every data entry has a unique number, so a cut can be compared with exactly the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import pytest
@@ -76,6 +77,7 @@ class GateModel(RuleBasedStateMachine):
         self.saved: list[Saved] = []
         self.cut_ids: list[int] = []  # cut in this attempt
         self.released: set[int] = set()
+        self.first_seen: dict[int, float] = {}  # when the first barrier of a checkpoint was seen, in this attempt
         self.lines: dict[VertexId, Line] = {}
         self.gate = g.Gate({})
 
@@ -87,7 +89,7 @@ class GateModel(RuleBasedStateMachine):
     def begin(self) -> None:
         channels = {name: g.Channel(line.position, line.position) for name, line in self.lines.items()}
         self.gate = g.Gate(channels, hold=self.hold, aligned_timeout=self.aligned_timeout)
-        self.released, self.begun, self.cut_ids = set(), set(), []
+        self.released, self.begun, self.cut_ids, self.first_seen = set(), set(), [], {}
 
     # --- the gate's world ----------------------------------------------------------------------------------------
 
@@ -104,6 +106,8 @@ class GateModel(RuleBasedStateMachine):
         assert number in self.begun
         assert number not in self.released, "cut after it had ended"
         assert not self.cut_ids or number > self.cut_ids[-1]
+        assert cut.alignment == self.now - self.first_seen[number]
+        held = overtaken = 0
         for name, line in self.lines.items():
             at = cut.barriers[name]
             assert line.log[at] == Item(barrier=number)
@@ -112,10 +116,14 @@ class GateModel(RuleBasedStateMachine):
                 assert line.taken + unread == line.before(at), "exactly what is before the barrier"
             else:
                 assert line.taken[: len(line.before(at))] == line.before(at), "at least what is before the barrier"
+            held += sum(1 for item in line.log[at : line.seen] if item.data)
+            overtaken += len(unread)
             if name in cut.unread:
+                assert unread
                 assert self.hold
                 assert self.aligned_timeout is not None
                 assert cut.alignment >= self.aligned_timeout
+        assert (cut.held, cut.overtaken) == (held if self.hold else 0, overtaken)
         self.cut_ids.append(number)
         self.saved.append(
             Saved(
@@ -132,8 +140,10 @@ class GateModel(RuleBasedStateMachine):
             for sequence in range(line.seen, len(line.log)):
                 item = line.log[sequence]
                 void = sequence < line.first
+                if item.barrier and not void:
+                    self.first_seen.setdefault(item.barrier, self.now)
+                line.seen = sequence + 1
                 self.feed(g.Arrived(name, sequence, 1 if item.data else 0, item.barrier or None, void))
-            line.seen = len(line.log)
 
     def limit(self, line: Line) -> int:
         """Return how far the reader may go."""
@@ -260,6 +270,14 @@ class GateModel(RuleBasedStateMachine):
             passed = {item.barrier for item in line.log[line.first : line.position] if item.barrier}
             assert not self.hold or passed <= self.released
 
+    @invariant()
+    def time_alone_cuts_at_the_time_that_was_named_and_not_before(self) -> None:
+        """An earlier wake-up would be for nothing, and a later one too late (C5)."""
+        due = g.next_wakeup(self.gate)
+        before = math.inf if due is None else math.nextafter(due, 0.0)
+        if before >= self.now:
+            assert g.step(self.gate, g.Tick(), before) == (self.gate, ())
+
     def teardown(self) -> None:
         """At the end, when no more events come, every pending checkpoint is cut and everything is read."""
         if not self.lines:
@@ -288,6 +306,10 @@ class GateModel(RuleBasedStateMachine):
         assert wanted | {self.last_id} <= set(self.cut_ids)
         for line in self.lines.values():
             assert line.taken == line.before(len(line.log)), "held for ever"
+        assert not self.gate.waiting
+        assert not self.gate.arrived
+        assert not self.gate.void
+        assert not any(channel.barriers or channel.unread for channel in self.gate.channels.values())
 
     def settle(self) -> None:
         for _ in range(sum(len(line.log) for line in self.lines.values()) + 5):
