@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests: first what needs no Spark, so that a run that fails says so soon.
 
-    Of the others the longest come first. Two processes share them, and neither is left alone with a long one at the
+    Of the others the longest come first. Three processes share them, and none is left alone with a long one at the
     end. A folder that is not named runs before the first tests that need Spark.
     """
 

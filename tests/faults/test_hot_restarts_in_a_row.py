@@ -30,7 +30,6 @@ def changes() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("restarts", "exchange"),
     [
-        pytest.param(6, False, id="6 times"),
         pytest.param(30, False, id="30 times", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
         pytest.param(6, True, id="6 times, weighed by one task and summed by another"),
     ],

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 OF_AN_UPLOAD = (CrashPoint.REWRITE, CrashPoint.APPEND, CrashPoint.UPLOAD, CrashPoint.ACKNOWLEDGE, CrashPoint.FILE)
 
 
+@pytest.mark.slow
 async def test_a_taskmanager_that_dies_in_an_upload_leaves_nothing_but_orphans(tmp_path: Path) -> None:
     """With one of several files written, only the upload's orphans are listed. A job does not miss them (F4 - F7)."""
     trial = await MergedFiles(tmp_path, ["deduplication"], [CrashPoint.FILE], files=16, pace="1 s").run()
