@@ -15,7 +15,8 @@ import psutil
 from tests.cluster import Cluster
 from tests.waiting import until
 
-INHERITED = ("taskmanager.", "heartbeat.", "jobmanager.", "blob.")  # the daemon's options that hold here as well
+# The daemon's options that hold here as well.
+INHERITED = ("taskmanager.", "heartbeat.", "jobmanager.", "blob.", "high-availability.orphan-timeout")
 
 
 @dataclass(frozen=True)

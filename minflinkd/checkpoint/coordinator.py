@@ -135,6 +135,13 @@ class CheckpointCoordinator(Component):
         """
         self._feed(e.TasksStopped(survivors))
 
+    def tasks_adopted(self, attempts: frozenset[AttemptId], unsettled: frozenset[int]) -> None:
+        """These attempts run already, under an earlier coordinator's checkpoints; `unsettled` are not over for them.
+
+        `tasks_running` follows when all tasks run.
+        """
+        self._feed(e.TasksAdopted(attempts, unsettled))
+
     async def restore_point(self) -> CompletedCheckpoint | None:
         """Return the checkpoint that the next attempts must start from, or None if they start afresh.
 
@@ -261,6 +268,10 @@ class CheckpointCoordinator(Component):
     def latest(self) -> CompletedCheckpoint | None:
         """Return the latest completed checkpoint, for display. A restart asks `restore_point`."""
         return metadata.restore_point(self._state.completed)
+
+    def completed(self) -> frozenset[int]:
+        """Return the ids of all completed checkpoints that are in the store."""
+        return frozenset(checkpoint.checkpoint_id for checkpoint in self._state.completed)
 
     def latest_published(self) -> CompletedCheckpoint | None:
         """Return the latest checkpoint that all tasks have published."""

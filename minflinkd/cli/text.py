@@ -26,6 +26,7 @@ _COLOURS = {
     "FAILING": "red",
     "CANCELED": "yellow",
     "CANCELLING": "yellow",
+    "RECONCILING": "yellow",
     "RESTARTING": "yellow",
     "ready": "green",
     "lost": "red",

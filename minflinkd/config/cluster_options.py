@@ -41,6 +41,13 @@ class Cluster:
         "URI under which the artifacts of jobs and large messages to TaskManagers are kept for recovery, in a "
         "directory named by the cluster's id. Empty: in the state directory.",
     )
+    orphan_timeout: Duration = option(
+        "high-availability.orphan-timeout",
+        Duration(600),
+        "How long tasks go on without a JobMaster, for the next one to take them over. Their slots are held for as "
+        "long. Then they end, and their job restarts from its last checkpoint.",
+        at_least=0.1,
+    )
     job_expiration_time: Duration = option(
         "jobstore.expiration-time",
         Duration(3600),

@@ -25,7 +25,7 @@ from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.network import DISPATCHER, Mailbox, Network
+from minflinkd.rpc.network import DISPATCHER, Mailbox, Network, Unreachable
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Conflict, Consequence, InvalidId, MinflinkError
@@ -119,6 +119,7 @@ class Dispatcher(Component):
         self._mailbox.on(j.CancelJob, self._cancel)
         self._mailbox.on(j.HotRestartJob, self._hot_restart)
         self._mailbox.on(j.RescaleJob, self._rescale)
+        self._mailbox.on(m.ListJobsToRun, self._jobs_to_run)
 
     def details(self) -> tuple[j.JobDetails, ...]:
         """Return the details of every job, running and ended."""
@@ -146,7 +147,7 @@ class Dispatcher(Component):
             if isinstance(stored, Unreadable):
                 self._unreadable[stored.job_id] = unreadable_details(stored, self._clock.epoch_ms())
             else:
-                run = self._runs[stored.job_id] = self._run_of(stored, insist=True)
+                run = self._runs[stored.job_id] = self._run_of(stored, recovered=True)
                 recoveries.append(self.tasks.job(f"recovery of {stored.job_id}", run.start()))
         if recoveries:
             _, late = await asyncio.wait(recoveries, timeout=RECOVERY_PATIENCE)
@@ -159,7 +160,7 @@ class Dispatcher(Component):
         await asyncio.gather(self._results.aclose(), *(run.aclose() for run in self._runs.values()))
         self._runs.clear()
 
-    def _run_of(self, stored: StoredJob, *, insist: bool) -> JobRun:
+    def _run_of(self, stored: StoredJob, *, recovered: bool) -> JobRun:
         """R27: A job that cannot be recovered does not hold up the others. It is shown, and its files stay."""
         return JobRun(
             stored,
@@ -168,7 +169,7 @@ class Dispatcher(Component):
             store=self._store,
             clock=self._clock,
             restarts=self._restarts,
-            insist=insist,
+            recovered=recovered,
             on_end=self._ended,
         )
 
@@ -210,6 +211,8 @@ class Dispatcher(Component):
             if run is not None:
                 await run.aclose()
             await until_done(self._clock, f"withdrawal of {job_id}", lambda: self._store.delete_job(job_id))
+            if run is not None:  # its JobMaster may have got slots already
+                await until_done(self._clock, f"slots of {job_id}", lambda: self._results.release_slots(job_id))
             if keep_blobs:
                 self._blobs.let_go(job_id)
             else:
@@ -235,7 +238,7 @@ class Dispatcher(Component):
         stored = StoredJob(job_id=job_id, submitted_ms=submitted_ms, graph=graph, submission=phases)
         await self._store.put_job(stored)
         phases["stored"] = round(self._clock.monotonic() - began, 4)
-        run = self._runs[job_id] = self._run_of(stored, insist=False)
+        run = self._runs[job_id] = self._run_of(stored, recovered=False)
         await run.start()
         log.info("job accepted", job=job_id, name=graph.name, tasks=len(graph.vertices))
         return j.SubmissionAnswer(job_id=job_id, warnings=warnings)
@@ -258,8 +261,17 @@ class Dispatcher(Component):
             store=run.store_result,
             close=close,
             savepoints_ended=run.savepoints_ended,
-            leader_id=run.leader_id,
         )
+
+    async def _jobs_to_run(self, _: m.ListJobsToRun) -> m.JobsToRun:
+        """List the jobs that have not ended. TaskManagers end the tasks of all others.
+
+        So a job that cannot be read is among them, and one that is being submitted, perhaps again. Raises Unreachable
+        when this closes, because then the jobs are leaving.
+        """
+        if self.tasks.closed:
+            raise Unreachable("the Dispatcher is closing")
+        return m.JobsToRun(jobs=tuple(sorted({*self._runs, *self._unreadable, *self._submitting})))
 
     # --- requests ------------------------------------------------------------------------------------------------
 

@@ -253,7 +253,10 @@ class HotRestarts(Component):
         await self._record.settled()
 
     def succession(self) -> Succession:
-        """Return what the JobMaster being made now takes over. The leftovers are given to one JobMaster only."""
+        """Return what the JobMaster being made now takes over. The leftovers are given to one JobMaster only.
+
+        Without them, an earlier JobMaster may not have stopped its tasks.
+        """
         current, leftovers = self.versions.current, self._leftovers
         self._leftovers = None
         inherited = InheritedCheckpoints(
@@ -263,7 +266,12 @@ class HotRestarts(Component):
             sinks=self.versions.sinks,
             published=current.base_published,
         )
-        return Succession(inherited=inherited, leftovers=leftovers or PredecessorLeftovers(), trial=self._trial())
+        return Succession(
+            inherited=inherited,
+            leftovers=leftovers or PredecessorLeftovers(),
+            trial=self._trial(),
+            preceded=leftovers is None,
+        )
 
     # --- 6 the trial -------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.dispatcher.job_store import StoredJob
 from minflinkd.dispatcher.libraries import libraries
 from minflinkd.dispatcher.options import DispatcherOptions, checkpoint_options, checkpointing_of_tasks
-from minflinkd.jobgraph.model import JobGraph
+from minflinkd.jobgraph.model import JobGraph, version_of
 from minflinkd.jobmaster.job import AcceptedJob, JobStorage, Succession
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rpc.jobs import JobDetails
@@ -86,6 +86,7 @@ class JobMasterFactory:
             spark=graph.spark,
             trigger_interval=float(graph.trigger_interval),
             libraries=libraries(graph),
+            version=version_of(graph),
         )
 
     def checkpoint_options(self, graph: JobGraph) -> CheckpointOptions:

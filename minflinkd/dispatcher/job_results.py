@@ -82,9 +82,7 @@ class JobResults(Component):
                     self.tasks.job(f"cleanup of {job_id}", self._clean_up(result))
         self.tasks.loop("expiry", self._expire)
 
-    def ended(
-        self, result: StoredResult, *, store: Step, close: Step, savepoints_ended: Step, leader_id: LeaderId | None
-    ) -> None:
+    def ended(self, result: StoredResult, *, store: Step, close: Step, savepoints_ended: Step) -> None:
         """The job has ended: do the rest.
 
         `store` stores this result, `close` ends the job's JobMaster, and `savepoints_ended` returns when the job's
@@ -94,7 +92,7 @@ class JobResults(Component):
         async def end() -> None:
             await until_done(self._clock, f"result of {job_id}", store)
             self._results[job_id] = result
-            await self._clean_up(result, close=close, savepoints_ended=savepoints_ended, leader_id=leader_id)
+            await self._clean_up(result, close=close, savepoints_ended=savepoints_ended)
 
         job_id = result.details.job_id
         self.tasks.job(f"end of {job_id}", end())
@@ -105,7 +103,6 @@ class JobResults(Component):
         *,
         close: Step = nothing,
         savepoints_ended: Step = nothing,
-        leader_id: LeaderId | None = None,
     ) -> None:
         """Clean up after a job.
 
@@ -113,11 +110,9 @@ class JobResults(Component):
         """
         job_id = result.details.job_id
         clean = replace(result, dirty=False)
-        # If the job's last leader is not known, use a later one than any that it had.
-        leader = self._new_leader_id() if leader_id is None else leader_id
         steps: tuple[tuple[str, Step], ...] = (
             ("JobMaster", close),
-            ("slots", lambda: self._release_slots(job_id, leader)),
+            ("slots", lambda: self.release_slots(job_id)),
             ("savepoints", savepoints_ended),
             ("checkpoints", lambda: self._delete_checkpoints(result)),
             ("blobs", lambda: self._blobs.delete_job(job_id)),
@@ -127,8 +122,13 @@ class JobResults(Component):
             await until_done(self._clock, f"{what} of {job_id}", step)
         self._results[job_id] = clean
 
-    async def _release_slots(self, job_id: JobId, leader_id: LeaderId) -> None:
-        farewell = JobMasterEnded(job_id=job_id, leader_id=leader_id)
+    async def release_slots(self, job_id: JobId) -> None:
+        """Tell the ResourceManager that the job, which has no JobMaster any more, has ended for good.
+
+        It is told in the name of a later leader than any that the job had. Even one that never came up may have
+        declared needs.
+        """
+        farewell = JobMasterEnded(job_id=job_id, leader_id=self._new_leader_id())
         try:
             await self._network.ask(RESOURCE_MANAGER, farewell, timeout=FAREWELL_TIMEOUT)
         except Fenced as error:

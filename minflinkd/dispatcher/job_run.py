@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Callable
 
 import structlog
@@ -21,13 +22,14 @@ from minflinkd.dispatcher.job_master_factory import JobMasterFactory
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredResult
 from minflinkd.dispatcher.versions import Versions
 from minflinkd.dispatcher.versions import shown as restarts_of
+from minflinkd.jobmaster.job import Succession
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.rpc.jobs import FailureRecord, JobDetails, JobStatus
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
 from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, error_info
-from minflinkd.runtime.ids import JobId, LeaderId
+from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -38,7 +40,9 @@ HOPELESS = 3  # failures after which a cancelled job ends without its JobMaster,
 
 
 class JobRun(Component):
-    """Runs a job. `start` brings up the first JobMaster and raises what it raises; with `insist` it is retried.
+    """Runs a job. `start` brings up the first JobMaster and raises what it raises.
+
+    A job that is `recovered` ran under an earlier daemon: its start is retried, and its tasks may still run.
 
     `on_end` is called once, when the job has its `result`: its JobMaster has brought it to its end, or the job was
     cancelled and no JobMaster stays up to do it.
@@ -53,13 +57,12 @@ class JobRun(Component):
         store: JobStore,
         clock: Clock,
         restarts: RestartPolicy,
-        insist: bool,
+        recovered: bool,
         on_end: Callable[[JobRun], None],
     ) -> None:
         super().__init__(f"run of job {stored.job_id}")
         self.stored = stored
         self.result: StoredResult | None = None  # set when the job has ended
-        self.leader_id: LeaderId | None = None  # of the last JobMaster
         self._store = store
         self._clock = clock
         self._factory = factory
@@ -69,15 +72,16 @@ class JobRun(Component):
         self._past: JobDetails | None = None  # as shown by the last JobMaster that made way for another version
         self._between = False  # one has made way, and the next is not up
         self._hopeless = 0
+        self._preceded = recovered
         self._savepoints: Savepoints | None = None  # of the JobMaster that ended the job
         self._storing = asyncio.Lock()
         self._turn = StorageTurn(f"job {stored.job_id}")  # outlives the JobMasters, as their work in the storage may
         self._masters: Supervisor[JobMaster] = Supervisor(
             f"JobMaster of {stored.job_id}",
-            lambda: factory.make(self.stored, self._turn, self.hot_restarts.succession(), self._ended),
+            lambda: factory.make(self.stored, self._turn, self._succession(), self._ended),
             clock=clock,
             gate=factory.gate,
-            insist=insist,
+            insist=recovered,
             prepare=self._prepared,
             on_up=self._up,
             on_down=self._down,
@@ -244,8 +248,13 @@ class JobRun(Component):
         await self._blobs.recover(self.job_id, keys_of_versions(self.stored.history()))
         await self.hot_restarts.settled()
 
+    def _succession(self) -> Succession:
+        """Return what the next JobMaster takes over. If it is the job's first one, no tasks run yet."""
+        succession = self.hot_restarts.succession()
+        return dataclasses.replace(succession, preceded=succession.preceded and self._preceded)
+
     def _up(self, master: JobMaster) -> None:
-        self.leader_id = master.leader_id
+        self._preceded = True
         self._between = False
         if self.stored.cancelled:  # perhaps during the start
             self._cancel(master)

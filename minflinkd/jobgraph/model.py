@@ -5,6 +5,7 @@ In kebab-case, the field names are those of the job file. A JobGraph in JSON *is
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -227,6 +228,11 @@ _decoder = msgspec.json.Decoder(JobGraph, dec_hook=decode_unit)
 
 def encode(graph: JobGraph) -> bytes:
     return _encoder.encode(graph)
+
+
+def version_of(graph: JobGraph) -> str:
+    """Return what tells the versions of a job apart: tasks of equal versions do the same (A14a)."""
+    return hashlib.sha256(encode(graph)).hexdigest()[:16]
 
 
 def decode(data: bytes) -> JobGraph:

@@ -75,6 +75,8 @@ class JobMasterCore:
         self._declared = -1  # version of the pool that was last declared
         self._freeing = 0
         self._strays: set[AttemptId] = set()
+        self._seen_to_run: dict[ResourceId, frozenset[AttemptId]] = {}  # by the last heartbeat
+        self._insisted: set[AttemptId] = set()  # that were cancelled for twice the usual time
         self._end: ev.End | None = None
         self._commands: list[object] = []
         self._now = 0.0
@@ -89,9 +91,9 @@ class JobMasterCore:
         if fence != self.leader_id:
             raise fenced(self.address, message, fence)
         match message:
-            case m.OfferSlots(resource_id=resource, address=address, offers=offers, data_url=data_url):
+            case m.OfferSlots(resource_id=resource, address=address, offers=offers, data_url=data_url, tasks=tasks):
                 self._heralded.discard(resource)
-                self.feed(ev.SlotsOffered(resource, address, offers, data_url), now)
+                self.feed(ev.SlotsOffered(resource, address, offers, data_url, tasks), now)
                 self._beats.heard(resource, now)
                 return m.OffersAccepted(accepted=self.state.pool.accepted(resource, offers))
             case m.TaskStateChanged(resource_id=resource, status=status):
@@ -163,7 +165,7 @@ class JobMasterCore:
             self._carry_out(command)
         state = self.state
         watched = {h.resource_id for h in state.pool.held.values()} | {e.resource_id for e in state.live}
-        self._beats.watch(sorted(r for r in watched if r is not None), now)
+        self._beats.watch(sorted(r for r in watched.union(state.leaving.values()) if r is not None), now)
         for errand in self._errands.drop(self._pointless):
             self._errand_ended(errand, None, now)
         if isinstance(event, ev.Started):
@@ -238,6 +240,7 @@ class JobMasterCore:
             job_leader_id=self.leader_id,
             restore=command.restore,
             inputs=command.inputs,
+            base=self.state.executions[command.task_id].base,
         )
 
     def _pointless(self, errand: Errand) -> bool:
@@ -252,7 +255,8 @@ class JobMasterCore:
                 return execution is None or execution.state in (ExecutionState.CANCELING, *_OVER)
             case ev.Cancel(attempt, _):
                 execution = self.state.by_attempt(attempt)
-                return execution is None or not execution.on_task_manager
+                ends = execution is not None and execution.on_task_manager
+                return not ends and attempt not in self.state.leaving
             case _:
                 return False
 
@@ -266,13 +270,27 @@ class JobMasterCore:
                 self.feed(kind(attempt, error), now)
             case ev.Deploy(attempt_id=attempt) if isinstance(outcome, Answered):
                 self.feed(ev.DeployAccepted(attempt), now)
+            case ev.Cancel(attempt, _) if isinstance(outcome, Unknown) and self._still_runs(attempt):
+                # Its TaskManager lives, and may have heard of the cancellation only now.
+                self._insisted.add(attempt)
+                self._carry_out(errand.about)
             case ev.Cancel(attempt, _):
+                self._insisted.discard(attempt)
                 self.feed(ev.AttemptGone(attempt), now)
             case ev.FreeAllocations():
                 self._freeing -= 1
                 self._try_to_end()
             case _Stray(attempt):
                 self._strays.discard(attempt)
+
+    def _see(self, resource: ResourceId, answer: m.JobHeartbeatAnswer) -> None:
+        over = (m.TaskState.CANCELED, m.TaskState.FAILED)
+        running = frozenset(status.attempt_id for status in answer.tasks if status.state not in over)
+        self._seen_to_run = {r: seen for r, seen in self._seen_to_run.items() if r in self._beats.watched}
+        self._seen_to_run[resource] = running
+
+    def _still_runs(self, attempt: AttemptId) -> bool:
+        return attempt not in self._insisted and any(attempt in seen for seen in self._seen_to_run.values())
 
     def _try_to_end(self) -> None:
         """Report the end once the slots are free, or their TaskManager did not answer in time."""
@@ -291,6 +309,7 @@ class JobMasterCore:
                     return
                 for event in contradictions(beat, answer):
                     self.feed(event, now)
+                self._see(resource, answer)
                 self._cancel_strays(resource, strays(beat, answer, self.state))
             case Refused(error):
                 if self._beats.is_latest(beat):

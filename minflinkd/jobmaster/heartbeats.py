@@ -55,6 +55,10 @@ class TaskManagerBeats:
                 self._due[resource] = now + self._interval
                 self._heard.heard(resource, now)
 
+    @property
+    def watched(self) -> Collection[ResourceId]:
+        return self._due.keys()
+
     def next_due(self) -> float | None:
         silent = self._heard.next_due()
         return min([*self._due.values(), *([] if silent is None else [silent])], default=None)
@@ -119,5 +123,5 @@ def strays(beat: Beat, answer: JobHeartbeatAnswer, now: JobState) -> tuple[Attem
     They were given up while their TaskManager did not answer. Their deployment may have arrived late, or their
     cancellation not at all.
     """
-    live = {e.attempt_id for state in (beat.before, now) for e in state.live}
-    return tuple(s.attempt_id for s in answer.tasks if s.attempt_id not in live and s.state not in _ENDING)
+    known = beat.before.known_attempts | now.known_attempts
+    return tuple(s.attempt_id for s in answer.tasks if s.attempt_id not in known and s.state not in _ENDING)

@@ -50,3 +50,4 @@ class Succession:
     inherited: InheritedCheckpoints = field(default_factory=InheritedCheckpoints)
     leftovers: PredecessorLeftovers = field(default_factory=PredecessorLeftovers)
     trial: Trial | None = None
+    preceded: bool = False  # tasks of an earlier JobMaster may still run, since it did not stop them itself

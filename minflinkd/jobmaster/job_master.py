@@ -34,6 +34,7 @@ from minflinkd.jobmaster.proving import Proving
 from minflinkd.jobmaster.restoring import Restoring
 from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.phases import Predecessors
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.sinks import JobSinks
@@ -108,6 +109,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self._noted = core.state  # what `_decided` has seen
         self._watch = StateWatch(lambda: core.state)
         self._inherited = inherited
+        self._preceded = succession.preceded
         self._on_end = on_end
         self._log = log.bind(job=job_id)
         gateway = TaskManagerTasks(
@@ -236,7 +238,17 @@ class JobMaster(CoreDriver[JobMasterCore]):
                 ran_with=ran_with,
                 rows=row_counts(point.tasks, self._core.state.tasks) if point is not None else {},
                 past=past_of(history, self._own),
+                predecessors=self._predecessors() if self._preceded else None,
             )
+        )
+
+    def _predecessors(self) -> Predecessors:
+        point = self.coordinator.latest()
+        return Predecessors(
+            version=self._accepted.context.version,
+            latest=0 if point is None else point.checkpoint_id,
+            attempts=frozenset() if point is None else frozenset(task.attempt_id for task in point.tasks),
+            completed=self.coordinator.completed(),
         )
 
     def _on_crash(self) -> None:
@@ -267,6 +279,9 @@ class JobMaster(CoreDriver[JobMasterCore]):
         match command:
             case ev.FindRestorePoint(number, tasks):
                 self._job(f"restore point of round {number}", self._find_restore_point(number, tasks))
+            case ev.AdoptTasks(attempts, unsettled):
+                self._log.info("tasks are adopted", attempts=len(attempts))
+                self.coordinator.tasks_adopted(attempts, unsettled)
             case ev.StartCheckpoints(attempts):
                 self._proving.tasks_running(attempts)
             case ev.StoodDown():

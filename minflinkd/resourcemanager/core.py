@@ -23,7 +23,7 @@ from minflinkd.resourcemanager.step import Setting
 from minflinkd.resourcemanager.task_managers import Presence, TaskManager, TaskManagerState
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.libraries import clash, contains
-from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Fenced, Unreachable, task_manager
+from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Address, Fenced, Unreachable, task_manager
 from minflinkd.rpc.party import Answered, Ask, Outcome, Tell, fenced
 from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError
 from minflinkd.runtime.heartbeats import Heartbeats
@@ -42,6 +42,11 @@ Command = Ask | Tell | ev.StartTaskManager | ev.StopTaskManager
 class UnknownTaskManager(MinflinkError):
     code = "unknown-task-manager"
     consequence = Consequence.REFUSED
+
+
+@dataclass(frozen=True)
+class _JobsAsked:
+    """What the question for the jobs that have not ended is about."""
 
 
 @dataclass
@@ -87,6 +92,7 @@ class ResourceManagerCore:
         self._seen: dict[ResourceId, _Seen] = {}
         self._task_managers = Heartbeats[ResourceId](options.heartbeat_timeout)
         self._job_masters = Heartbeats[JobId](2 * options.heartbeat_timeout)
+        self._asking = False  # the Dispatcher is asked for the jobs that have not ended
         self._commands: list[Command] = []
         self._next_tick = 0.0
         self._next_check = CHECK_INTERVAL
@@ -138,6 +144,10 @@ class ResourceManagerCore:
                 if not isinstance(outcome, Answered):
                     log.info("a TaskManager did not say that it exits", resource=resource_id, error=str(outcome.error))
                 self._feed(ev.ExitAnswered(resource_id, reason), now)
+            case _JobsAsked():
+                self._asking = False
+                if isinstance(outcome, Answered):
+                    self._feed(ev.JobsListed(outcome.value.jobs), now)
 
     def tick(self, now: float) -> None:
         if now < self._next_tick:
@@ -154,6 +164,7 @@ class ResourceManagerCore:
                 log.warning("a JobMaster is silent; its needs are dropped", job=job_id, seconds=round(silent, 1))
                 self._feed(ev.JobMasterGone(job_id, job.leader_id, for_good=False), now)
         self._feed(ev.Tick(), now)
+        self._ask_for_jobs()
         for gone in self._seen.keys() - self.state.task_managers.keys():
             del self._seen[gone]
         if not self._check and now >= self._next_check:
@@ -222,6 +233,16 @@ class ResourceManagerCore:
         timeout = self._setting.options.heartbeat_timeout
         return Ask(task_manager(resource_id), request, timeout, self.leader_id, about, after)
 
+    def _ask_for_jobs(self) -> None:
+        """R12: Learn which jobs have ended before this ResourceManager began. Without an answer, the next tick asks.
+
+        It is asked only if a TaskManager holds slots for an unknown job.
+        """
+        if not self._asking and self.state.misses_list():
+            self._asking = True
+            timeout = self._setting.options.heartbeat_timeout
+            self._commands.append(Ask(DISPATCHER, m.ListJobsToRun(), timeout, about=_JobsAsked()))
+
     # --- from TaskManagers ---------------------------------------------------------------------------------------
 
     def _register(self, hello: m.RegisterTaskManager, now: float) -> m.Registered:
@@ -241,6 +262,7 @@ class ResourceManagerCore:
             blob_url=self.blob_url,
             blob_store=self.blob_store,
             job_masters=self._job_masters_on(tm),
+            ended_jobs=self._ended_on(tm),
         )
 
     def _heartbeat(self, beat: m.HeartbeatFromTaskManager, now: float) -> m.HeartbeatAnswer:
@@ -256,7 +278,8 @@ class ResourceManagerCore:
         seen.heard = now
         seen.start_phases = beat.start_phases
         self._take(tm, seen, beat.report, now)
-        return m.HeartbeatAnswer(job_masters=self._job_masters_on(self.state.task_managers[resource_id]))
+        tm = self.state.task_managers[resource_id]
+        return m.HeartbeatAnswer(job_masters=self._job_masters_on(tm), ended_jobs=self._ended_on(tm))
 
     def _slots_free(self, notice: m.SlotsFree, now: float) -> None:
         tm = self.state.task_managers.get(notice.report.resource_id)
@@ -274,6 +297,9 @@ class ResourceManagerCore:
     def _job_masters_on(self, tm: TaskManager) -> dict[JobId, LeaderId]:
         jobs = self.state.jobs
         return {job_id: jobs[job_id].leader_id for job_id in tm.jobs if job_id in jobs}
+
+    def _ended_on(self, tm: TaskManager) -> tuple[JobId, ...]:
+        return tuple(job_id for job_id in tm.jobs if self.state.has_ended(job_id))
 
     # --- from JobMasters -----------------------------------------------------------------------------------------
 

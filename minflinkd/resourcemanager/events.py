@@ -58,12 +58,19 @@ class NeedsDeclared:
 class JobMasterGone:
     """The JobMaster needs nothing any more.
 
-    `for_good`: it said so itself, and nothing that it sent before counts now.
+    `for_good`: its job has ended, and nothing that it sent before counts now.
     """
 
     job_id: JobId
     leader_id: LeaderId
     for_good: bool
+
+
+@dataclass(frozen=True)
+class JobsListed:
+    """All jobs that had not ended when the Dispatcher was asked, which was after this ResourceManager began."""
+
+    jobs: tuple[JobId, ...]
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,7 @@ Event = (
     | ExitAnswered
     | NeedsDeclared
     | JobMasterGone
+    | JobsListed
     | AllocationAnswered
     | AllocationUnknown
     | SessionWanted

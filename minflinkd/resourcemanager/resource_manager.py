@@ -33,6 +33,8 @@ class ResourceManagerSnapshot:
 class ResourceManager(CoreDriver[ResourceManagerCore]):
     """The only ResourceManager of a cluster. A new one knows nothing; it learns from reports and declarations (R12).
 
+    It asks the Dispatcher, which starts after it, which jobs have not ended.
+
     The caller keeps `launcher`, and closes it after this. Its `on_exit` must be `task_manager_exited`. `blob_url` is
     called when this starts.
     """

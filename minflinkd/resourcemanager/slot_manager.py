@@ -60,6 +60,8 @@ def _react(this: Step, event: ev.Event) -> None:
             _declared(this, declaration)
         case ev.JobMasterGone(job_id, leader_id, for_good):
             _job_master_gone(this, job_id, leader_id, for_good)
+        case ev.JobsListed(jobs):
+            _listed(this, jobs)
         case ev.AllocationAnswered(allocation, allocated, report):
             _answered(this, allocation, allocated, report)
         case ev.AllocationUnknown(resource_id, allocation):
@@ -349,6 +351,14 @@ def _job_master_gone(this: Step, job_id: JobId, leader_id: LeaderId, for_good: b
     job = this.state.jobs.get(job_id)
     since = job.since if job is not None and job.leader_id == leader_id else None
     this.state = this.state.without_job(job_id, Past(leader_id, for_good, since))
+
+
+def _listed(this: Step, jobs: tuple[JobId, ...]) -> None:
+    """From now on it is known of every job whether it has ended.
+
+    A job on the list whose end was heard meanwhile counts as not ended, because a mistake would cost it its tasks.
+    """
+    this.set(listed=True, unended=this.state.unended.union(jobs))
 
 
 # --- time ------------------------------------------------------------------------------------------------------------

@@ -113,6 +113,8 @@ class Resources:
     lost: int = 0
     arrivals: int = 0  # jobs so far
     recovering_until: float = 0.0  # TaskManagers of an earlier ResourceManager should register before this time
+    unended: frozenset[JobId] = frozenset()  # jobs that have declared needs or were listed, and have not ended for good
+    listed: bool = False  # whether the Dispatcher has said which jobs have not ended
     # Indexes.
     shelves: Mapping[Shelf, Mapping[ResourceId, None]] = field(default_factory=dict)  # all living ones
     holdings: Mapping[JobId, Mapping[AllocationId, tuple[ResourceId, ...]]] = field(default_factory=dict)
@@ -125,7 +127,8 @@ class Resources:
         return self._indexed(resource_id, None, _without(self.task_managers, resource_id))
 
     def with_job(self, job_id: JobId, job: JobNeeds) -> Resources:
-        state = replace(self, jobs={**self.jobs, job_id: job}, past=_without(self.past, job_id))
+        unended = self.unended if job_id in self.unended else self.unended | {job_id}
+        state = replace(self, jobs={**self.jobs, job_id: job}, past=_without(self.past, job_id), unended=unended)
         return replace(state, open_needs=_open_needs(state, (job_id,)))
 
     def without_job(self, job_id: JobId, past: Past) -> Resources:
@@ -136,6 +139,7 @@ class Resources:
             self,
             jobs=_without(self.jobs, job_id),
             past=remembered,
+            unended=self.unended - {job_id} if past.ended else self.unended,
             open_needs=_without(self.open_needs, job_id),
         )
 
@@ -157,6 +161,21 @@ class Resources:
         if (job := self.jobs.get(job_id)) is not None:
             return job.leader_id
         return self.past[job_id].leader_id if job_id in self.past else None
+
+    def has_ended(self, job_id: JobId) -> bool:
+        """Whether it is certain that the job has ended for good, so that nobody will come for its slots and tasks.
+
+        A job that got slots from this ResourceManager has declared needs here. A job that got them from an earlier one
+        was stored before the Dispatcher listed the jobs. So if it did neither, it is no more.
+        """
+        if job_id in self.unended:
+            return False
+        past = self.past.get(job_id)
+        return self.listed or (past is not None and past.ended)
+
+    def misses_list(self) -> bool:
+        """Whether a job holds slots of which it is not known whether it has ended."""
+        return not self.listed and any(j not in self.unended and not self.has_ended(j) for j in self.holdings)
 
     def _indexed(
         self, resource_id: ResourceId, new: TaskManager | None, task_managers: Mapping[ResourceId, TaskManager]
@@ -241,6 +260,8 @@ def check_invariants(state: Resources) -> None:
         raise InvariantViolated(f"slots are reserved on two TaskManagers for {', '.join(twice)}")
     if both := sorted(state.jobs.keys() & state.past.keys()):
         raise InvariantViolated(f"jobs are both present and past: {', '.join(both)}")
+    if ended := sorted(job_id for job_id in state.jobs if state.has_ended(job_id)):
+        raise InvariantViolated(f"jobs that have needs count as ended: {', '.join(ended)}")
     _check_indexes(state)
 
 

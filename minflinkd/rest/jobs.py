@@ -176,7 +176,7 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
         duration=_duration(details.start_ms, details.end_ms, now),
         max_parallelism=graph.max_parallelism or -1,
         now=now,
-        timestamps={status: details.timestamps.get(status, 0) for status in (*JobStatus, "RECONCILING")},
+        timestamps={status: details.timestamps.get(status, 0) for status in JobStatus},
         vertices=tuple(_vertex(task, details, now) for task in details.tasks),
         status_counts=state_counts(task.state for task in details.tasks),
         plan=plan_of(details),

@@ -18,6 +18,7 @@ from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
 
 class JobStatus(StrEnum):
     INITIALIZING = "INITIALIZING"  # the JobMaster is restoring what it needs
+    RECONCILING = "RECONCILING"  # a new JobMaster looks for the tasks that run on from before
     CREATED = "CREATED"  # waits for slots; nothing is deployed
     RUNNING = "RUNNING"
     FAILING = "FAILING"

@@ -56,6 +56,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     session_max_memory: int = 3 * 1024**3
     slot_timeout: float = 10.0  # for a reservation that no JobMaster accepts
     slot_hold_timeout: float = 30.0
+    orphan_timeout: float = 600.0
     bind_host: str = "127.0.0.1"  # of the data endpoint
     host: str = ""  # host name for other TaskManagers; empty: bind_host
     data_ports: tuple[int, int] = (0, 0)  # the first and the last port to try
@@ -129,6 +130,7 @@ def settings_of(
         session_max_memory=session.max_memory or session.memory_heap_size + BESIDE_HEAP,
         slot_timeout=options.slot_timeout,
         slot_hold_timeout=config.jobmanager.slot_hold_timeout,
+        orphan_timeout=config.cluster.orphan_timeout,
         bind_host=options.bind_host,
         host=options.host,
         data_ports=(options.data_port.first, options.data_port.last),

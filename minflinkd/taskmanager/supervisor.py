@@ -207,6 +207,7 @@ class TaskManager(Component):
         waits = SlotOptions(
             heartbeat_timeout=settings.heartbeat_timeout,
             hold_timeout=settings.slot_hold_timeout,
+            orphan_timeout=settings.orphan_timeout,
             reservation_timeout=settings.slot_timeout,
         )
         options = TaskManagerOptions(waits, registration_timeout=settings.registration_timeout)

@@ -23,7 +23,7 @@ from minflinkd.rpc.network import Address, Fenced, Network, task_manager
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import ErrorInfo, RemoteError, error_info
-from minflinkd.runtime.ids import AttemptId, JobId
+from minflinkd.runtime.ids import AttemptId, JobId, LeaderId
 from minflinkd.taskmanager.attempts.attempt import Attempt
 from minflinkd.taskmanager.attempts.collected import CollectedRows
 from minflinkd.taskmanager.attempts.deployment import Deployer, attempt_directory, remove_exchanges
@@ -36,7 +36,7 @@ from minflinkd.taskmanager.child.protocol import SessionLost
 from minflinkd.taskmanager.metrics import merging_metrics
 from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore
 from minflinkd.taskmanager.slots.core_driver import OwnCommand, TaskManagerDriver
-from minflinkd.taskmanager.slots.events import EndTasks, ForgetJob, StartTask
+from minflinkd.taskmanager.slots.events import Adopted, EndTasks, ForgetJob, StartTask
 from minflinkd.taskmanager.slots.job_masters import JobMasterSilent, deliver
 
 log = structlog.get_logger(__name__)
@@ -153,6 +153,9 @@ class TaskExecutor(Component):
         match command:
             case StartTask(deployment):
                 self._deploy(deployment)
+            case Adopted(attempts, leader):
+                for attempt_id in attempts:
+                    self._adopted(attempt_id, leader)
             case EndTasks(attempts, reason):
                 for attempt_id in attempts:
                     attempt = self.attempts.get(attempt_id)
@@ -170,11 +173,18 @@ class TaskExecutor(Component):
         match request:
             case m.RegisterTaskManager(report=report):
                 return copy(request, report=self._told(report), data_url=self._process.data_url)
-            case m.OfferSlots():
-                return copy(request, data_url=self._process.data_url)
+            case m.OfferSlots(offers=offers):
+                return copy(request, data_url=self._process.data_url, tasks=self._offered(offers))
             case m.HeartbeatFromTaskManager(report=report):
                 return copy(request, report=self._told(report), start_phases=self._keeper.phases)
         return request
+
+    def _offered(self, offers: tuple[m.SlotOffer, ...]) -> tuple[m.OfferedTask, ...]:
+        """Return the tasks on these slots that were not told to end."""
+        slots = {offer.allocation_id for offer in offers}
+        running = [a for a, r in self.core.slots.attempts.items() if r.allocation_id in slots and not r.ending]
+        live = [self.attempts[a] for a in sorted(running) if a in self.attempts and a not in self._endings]
+        return tuple(a.offered(self._snapshots.taking(a)) for a in live)
 
     def _told(self, report: m.TaskManagerReport) -> m.TaskManagerReport:
         """Return the report with the values that are measured rather than decided."""
@@ -235,6 +245,13 @@ class TaskExecutor(Component):
         name = f"{request.task.id} attempt {request.attempt_number}"
         self._rising[request.attempt_id] = self.tasks.job(f"bring up {name}", self._bring_up(attempt))
         self.tasks.job(f"statuses of {name}", self._tell_statuses(attempt))
+
+    def _adopted(self, attempt_id: AttemptId, leader: LeaderId) -> None:
+        attempt = self.attempts.get(attempt_id)
+        if attempt is not None:
+            log.info("a task has a new JobMaster", attempt=attempt_id, leader=leader)
+            attempt.leader = leader
+            attempt.changed.set()
 
     async def _bring_up(self, attempt: Attempt) -> None:
         attempt.to(m.TaskState.INITIALIZING)
@@ -329,27 +346,29 @@ class TaskExecutor(Component):
                 await self._deliver(attempt, changed)
             except (RemoteError, Fenced, JobMasterSilent) as error:
                 log.info("a status was not taken", attempt=status.attempt_id, state=status.state, error=str(error))
-                if isinstance(error, Fenced):
-                    await self._end(attempt)
             if status.state is attempt.status.state and attempt.ended:
                 del self.attempts[status.attempt_id]
                 return
 
     async def _deliver(self, attempt: Attempt, request: m.Request[m.Done]) -> None:
-        """Send the request to the attempt's JobMaster. Raises RemoteError, Fenced, JobMasterSilent."""
+        """Send the request to the JobMaster that the attempt has now, and to no later one.
+
+        Raises RemoteError, Fenced, JobMasterSilent.
+        """
+        leader = attempt.leader
         await deliver(
             self._network,
             self._clock,
             request,
-            target=lambda: self._job_master_of(attempt),
-            fence=attempt.deployment.job_leader_id,
+            target=lambda: self._job_master_of(attempt, leader),
+            fence=leader,
             patience=self._patience,
         )
 
-    def _job_master_of(self, attempt: Attempt) -> Address | None:
-        """Return the address of the JobMaster that deployed the attempt, or None if it no longer leads the job."""
+    def _job_master_of(self, attempt: Attempt, leader: LeaderId) -> Address | None:
+        """Return the address of this JobMaster of the attempt's job, or None if it no longer leads the job."""
         job = self.core.slots.jobs.get(attempt.deployment.job.job_id)
-        if job is None or job.ended or job.leader != attempt.deployment.job_leader_id:
+        if job is None or job.ended or job.leader != leader:
             return None
         return Address(job.address)
 
@@ -370,7 +389,7 @@ class TaskExecutor(Component):
         return m.Done()
 
     async def _drain_task(self, request: m.DrainTask) -> m.Done:
-        self._live(request.attempt_id)
+        self._live(request.attempt_id).draining = True
         return await self._keeper.session().ask(sp.DrainAttempt(attempt_id=request.attempt_id), DRAIN_TIMEOUT)
 
     async def _checkpoint_complete(self, request: m.NotifyCheckpointComplete) -> m.Done:
@@ -430,7 +449,7 @@ class TaskExecutor(Component):
         if attempt is None:
             return
         attempt.progressed(metrics)
-        address = self._job_master_of(attempt)
+        address = self._job_master_of(attempt, attempt.leader)
         if address is not None:
             progress = m.TaskProgress(attempt_id=attempt.deployment.attempt_id, metrics=metrics)
-            self._network.tell(address, progress, fence=attempt.deployment.job_leader_id)
+            self._network.tell(address, progress, fence=attempt.leader)

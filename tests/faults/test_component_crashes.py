@@ -106,28 +106,40 @@ async def test_the_resource_manager_crashes_and_a_running_job_does_not_notice(
     assert (done.minflinkd.restarts, done.vertices[0].minflinkd.attempt_number) == (0, 0)
 
 
-async def test_a_job_master_crashes_and_its_job_comes_back_on_the_same_warm_task_manager(
+async def test_a_job_master_crashes_and_the_next_one_adopts_its_tasks(
     cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """The TaskManager keeps the slots for the job's next JobMaster, which restores the last checkpoint (R13)."""
+    """No task restarts, and checkpoints continue under the next JobMaster (A14b)."""
     before, warm = await running(cluster, windows, out), await session(cluster)
     await cluster.crash_job_master(before.jid)
-    after = await restored(cluster, before)
+    await adopted(cluster, before)
     assert (await session(cluster), nothing_was_started(cluster)) == (warm, True)
     await agreed(cluster, before.jid)
     (story,) = (await cluster.client.exceptions(before.jid)).history.entries
     assert (story.minflinkd.code, "injected into jobmaster" in story.minflinkd.message) == ("jobmaster-down", True)
-    assert after.vertices[0].minflinkd.attempt_id != before.vertices[0].minflinkd.attempt_id
-    await finished(cluster, before.jid, out, truth)
+    done = await finished(cluster, before.jid, out, truth)
+    assert (done.minflinkd.restarts, done.vertices[0].minflinkd.attempt_number) == (0, 0)
+
+
+async def test_job_masters_that_crash_again_and_again_restart_no_task(
+    cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
+) -> None:
+    """Each crash comes as soon as the tasks are adopted, at any moment of a checkpoint (A14b, A16)."""
+    before = await running(cluster, windows, out)
+    for _ in range(4):
+        await cluster.crash_job_master(before.jid)
+        await adopted(cluster, before)
+    done = await finished(cluster, before.jid, out, truth)
+    assert (done.minflinkd.restarts, done.vertices[0].minflinkd.attempt_number) == (0, 0)
 
 
 async def test_resource_manager_and_job_master_crash_at_once(
     cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """ResourceManager and JobMaster come back in any order, without help (R14)."""
+    """ResourceManager and JobMaster come back in any order, without help, and no task restarts (R14, A14b)."""
     before, warm = await running(cluster, windows, out), await session(cluster)
     await asyncio.gather(cluster.crash_resource_manager(), cluster.crash_job_master(before.jid))
-    await restored(cluster, before)
+    await adopted(cluster, before)
     assert (await session(cluster), nothing_was_started(cluster)) == (warm, True)
     await agreed(cluster, before.jid)
     await finished(cluster, before.jid, out, truth)
@@ -161,12 +173,10 @@ async def test_a_job_master_that_crashes_over_a_cancellation_does_not_undo_it(
     assert (await session(cluster), nothing_was_started(cluster)) == (warm, True)
 
 
-async def restored(cluster: InProcess, before: JobInfo) -> JobInfo:
-    """Wait until the job is RUNNING under its new JobMaster, restored from a checkpoint."""
-
-    async def latest() -> bool:
-        found = (await cluster.client.checkpoints(before.jid)).latest.restored
-        return found is not None and found.id >= 2
-
-    await until(latest, "the job is restored from its last checkpoint")
-    return await cluster.await_state(before.jid, "RUNNING")
+async def adopted(cluster: InProcess, before: JobInfo) -> None:
+    """Wait until the job is RUNNING again under another JobMaster, with the attempt that it had."""
+    await cluster.await_state(before.jid, "RUNNING")
+    after = await cluster.client.job(before.jid)
+    assert after.vertices[0].minflinkd.attempt_id == before.vertices[0].minflinkd.attempt_id
+    assert after.vertices[0].minflinkd.batches >= before.vertices[0].minflinkd.batches
+    assert after.minflinkd.restarts == 0

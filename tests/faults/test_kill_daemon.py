@@ -11,15 +11,19 @@ import pytest
 
 from minflinkd.rest.schemas import JobInfo
 from tests.cluster import free_port, lives, running_cluster
+from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
-async def test_after_a_kill_of_the_daemon_its_job_goes_on_in_the_same_warm_session(
+async def test_a_kill_of_the_daemon_stops_no_task(
     windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path, tmp_path: Path
 ) -> None:
-    """No TaskManager is started, the session stays, and the output is exactly that of the batch (A6, R7, R13, R14)."""
+    """Micro-batches go on while nobody leads, and the next daemon adopts the attempts (A14, A16).
+
+    Nothing restarts, no TaskManager is started, and the output is exactly that of the batch (A6, R7, R14).
+    """
     settings = {"rest.port": free_port(), "resourcemanager.standby-taskmanagers": 0}
     async with running_cluster(tmp_path / "cluster", **settings) as cluster:
         job_id = await cluster.submit(windows.write(out.name, **{"trigger-interval": "300 ms"}))
@@ -27,21 +31,31 @@ async def test_after_a_kill_of_the_daemon_its_job_goes_on_in_the_same_warm_sessi
         before = await cluster.task_manager_of(job_id)
         supervisor = psutil.Process(before.minflinkd.pid)
         completed = (await cluster.client.checkpoints(job_id)).counts.completed
+        attempts = attempts_in(tmp_path / "cluster")
+        assert len(attempts) == 1
         await cluster.kill()
+        processed = micro_batches(tmp_path / "cluster")
+        await until(
+            lambda: micro_batches(tmp_path / "cluster") >= processed + 3,
+            "no micro-batches without a daemon",
+            timeout=60,
+        )
         assert lives(supervisor)
 
         await cluster.start_again()
 
         def goes_on(job: JobInfo) -> bool:
-            return job.state in ("RUNNING", "FINISHED") and job.vertices[0].minflinkd.batches > 0
+            return job.state in ("RUNNING", "FINISHED") and job.vertices[0].minflinkd.batches > processed + 3
 
         await cluster.await_job(job_id, goes_on, "goes on after the daemon was killed")
+        assert attempts_in(tmp_path / "cluster") == attempts
         (after,) = await cluster.task_managers(ready=False)
         assert (after.id, after.minflinkd.pid) == (before.id, before.minflinkd.pid)
         assert after.minflinkd.session_generation == before.minflinkd.session_generation
-        counts = (await cluster.client.checkpoints(job_id)).counts
-        assert counts.completed >= completed, "the job's checkpoints were counted from the submission on"
         job = await cluster.await_state(job_id, "FINISHED", timeout=120)
+        counts = (await cluster.client.checkpoints(job_id)).counts
+        assert counts.completed > completed, "the job's checkpoints were counted from the submission on"
+        assert (counts.restored, job.minflinkd.restarts) == (0, 0)
         kept = [line for file in windows.events.glob("[0-9]*") for line in file.open() if json.loads(line)["v"] >= 0]
         assert job.minflinkd.source_records == len(kept), "each row counts once that the source's filter lets through"
         assert result(out) == truth
@@ -49,3 +63,14 @@ async def test_after_a_kill_of_the_daemon_its_job_goes_on_in_the_same_warm_sessi
     # A daemon that stops in order also stops TaskManagers of an earlier one. Not every init reaps orphans, so a zombie
     # may remain.
     assert not lives(supervisor)
+
+
+def attempts_in(cluster: Path) -> set[str]:
+    """Return the attempts that have a directory on some TaskManager."""
+    return {path.name for path in cluster.glob("state/taskmanagers/*/state/attempts/*") if path.is_dir()}
+
+
+def micro_batches(cluster: Path) -> int:
+    """Return the number of the last micro-batch that Spark has committed on any TaskManager."""
+    commits = cluster.glob("state/taskmanagers/*/state/attempts/**/commits/*")
+    return max((int(path.name) for path in commits if path.name.isdigit()), default=-1)

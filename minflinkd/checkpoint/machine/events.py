@@ -69,6 +69,17 @@ class TasksStopped:
 
 
 @dataclass(frozen=True)
+class TasksAdopted:
+    """These attempts run already, and knew an earlier coordinator (A14a). Those of other tasks may be deployed yet.
+
+    `unsettled`: checkpoints whose end the attempts were not told. Those that did not complete never will.
+    """
+
+    attempts: frozenset[AttemptId]
+    unsettled: frozenset[int]
+
+
+@dataclass(frozen=True)
 class RestorePointTaken:
     """The next attempts start from this checkpoint. Before they run, they publish all that is owed up to it."""
 
@@ -171,6 +182,7 @@ Event = (
     | TasksRunning
     | PeriodicBegins
     | TasksStopped
+    | TasksAdopted
     | RestorePointTaken
     | SetUpDone
     | SetUpFailed

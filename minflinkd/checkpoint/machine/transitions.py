@@ -77,6 +77,8 @@ def _handle(this: Step, event: e.Event) -> None:
             _periodic_begins(this)
         case e.TasksStopped(survivors):
             _tasks_stopped(this, FailureCause.TASK_FAILURE, survivors)
+        case e.TasksAdopted(attempts, unsettled):
+            _tasks_adopted(this, attempts, unsettled)
         case e.RestorePointTaken(checkpoint_id):
             this.set(restored=checkpoint_id)
         case e.SetUpDone(number, checkpoint_id, at_ms):
@@ -146,12 +148,22 @@ def _tasks_running(this: Step, attempts: dict[TaskId, AttemptId], *, periodic: b
     fresh = {task for task, attempt in attempts.items() if attempt not in this.state.survivors}
     next_trigger = this.now + interval if periodic and interval > 0 else None
     this.set(attempts=attempts, survivors=frozenset(), restored=None, next_trigger=next_trigger)
-    if restored is not None:  # a restored attempt publishes what it owes before it runs
-        owing = {task for waiting in this.state.unconfirmed.values() for task in waiting}
-        gone = owing - attempts.keys()  # of an earlier version; the tasks that now have their vertices were restored
+    owing = {task for waiting in this.state.unconfirmed.values() for task in waiting}
+    gone = owing - attempts.keys()  # of an earlier version; the tasks that now have their vertices were restored
+    if restored is None:  # all attempts were adopted, and may owe what is complete
+        completing.confirm(this, list(this.state.unconfirmed), gone)
+    else:  # a restored attempt publishes what it owes before it runs
         completing.confirm(this, [number for number in this.state.unconfirmed if number <= restored], fresh | gone)
     for number, waiting in sorted(this.state.unconfirmed.items()):
         this.commands += [e.NotifyComplete(attempts[task], number) for task in sorted(waiting) if task in attempts]
+
+
+def _tasks_adopted(this: Step, attempts: frozenset[AttemptId], unsettled: frozenset[int]) -> None:
+    """Let the attempts go on where an unfinished checkpoint holds them up. They are told of complete ones later."""
+    this.set(survivors=attempts)
+    completed = {checkpoint.checkpoint_id for checkpoint in this.state.completed}
+    for number in sorted(unsettled - completed):
+        this.commands += [e.NotifyAborted(attempt, number) for attempt in sorted(attempts)]
 
 
 def _tasks_stopped(this: Step, cause: FailureCause, survivors: frozenset[AttemptId] = frozenset()) -> None:

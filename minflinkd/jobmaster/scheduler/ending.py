@@ -16,7 +16,7 @@ _UNSETTLED = "the sinks could not be settled; what is staged stays, and so do th
 
 
 def advance_standing_down(this: Step) -> None:
-    if not this.state.live:
+    if this.state.all_gone:
         this.enter(StoodDown())
         this.commands.append(ev.StoodDown())
 
@@ -29,7 +29,7 @@ def go_on(this: Step) -> None:
 
 def advance_stopping(this: Step, phase: Stopping) -> None:
     due = settling_due(this.state)
-    if this.state.live or (due is not None and this.now < due):
+    if not this.state.all_gone or (due is not None and this.now < due):
         return
     # Free the slots first: the sinks' storage may be slow or unreachable.
     give_back(this, list(this.state.pool.held), job_ended=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from minflinkd.jobmaster.scheduler.phases import Predecessors
 from minflinkd.jobmaster.scheduler.restart import RestartHistory
 from minflinkd.jobmaster.scheduler.streak import NO_FAILURES, Failure, Streak
 from minflinkd.rpc.jobs import JobStatus
-from minflinkd.rpc.messages import ExchangeSource, SlotOffer, TaskMetrics, TaskRestore, TaskStatus
+from minflinkd.rpc.messages import ExchangeSource, OfferedTask, SlotOffer, TaskMetrics, TaskRestore, TaskStatus
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
@@ -34,7 +35,8 @@ class Started:
     """The JobMaster is up.
 
     The job begins, or, if `recovered`, goes on from a checkpoint of an earlier JobMaster. If `cancelled`, the job was
-    already cancelled under an earlier JobMaster, and this one only brings it to its end.
+    already cancelled under an earlier JobMaster, and this one only brings it to its end. With `predecessors`, its tasks
+    may still run, and are looked for (A14a).
     """
 
     recovered: bool = False
@@ -42,6 +44,7 @@ class Started:
     ran_with: Mapping[TaskId, int] = field(default_factory=dict)  # parallelism of each task's state in that checkpoint
     rows: Mapping[TaskId, RowCounts] = field(default_factory=dict)  # up to that checkpoint
     past: Past = NO_PAST
+    predecessors: Predecessors | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class SlotsOffered:
     address: str
     offers: tuple[SlotOffer, ...]
     data_url: str = ""
+    tasks: tuple[OfferedTask, ...] = ()  # that run there
 
 
 @dataclass(frozen=True)
@@ -275,6 +279,17 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class AdoptTasks:
+    """These attempts of an earlier JobMaster belong to this one now, and run on.
+
+    `unsettled`: checkpoints whose end they were not told.
+    """
+
+    attempts: frozenset[AttemptId]
+    unsettled: frozenset[int]
+
+
+@dataclass(frozen=True)
 class StartCheckpoints:
     attempts: Mapping[TaskId, AttemptId]
 
@@ -332,6 +347,7 @@ Command = (
     FindRestorePoint
     | Deploy
     | Cancel
+    | AdoptTasks
     | StartCheckpoints
     | StopCheckpoints
     | TakeFinalCheckpoint

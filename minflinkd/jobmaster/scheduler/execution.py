@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from minflinkd.rpc.jobs import ExecutionState as State
-from minflinkd.rpc.messages import TaskMetrics
+from minflinkd.rpc.messages import OfferedTask, TaskMetrics, TaskState
 from minflinkd.rpc.snapshot import NO_ROWS, RowCounts
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
 from minflinkd.runtime.machine import move, table
@@ -56,6 +56,26 @@ class Execution:
     def on_task_manager(self) -> bool:
         """Whether the TaskManager may still run something of this attempt."""
         return self.state in ON_TASK_MANAGER
+
+    @classmethod
+    def adopted(cls, offered: OfferedTask, resource_id: ResourceId, address: str, now: float) -> Execution:
+        """Return the execution of a task that runs, and that an earlier JobMaster deployed (A14a)."""
+        status = offered.status
+        return cls(
+            status.task_id,
+            state=State.RUNNING,
+            number=offered.attempt_number,
+            parallelism=offered.parallelism,
+            attempt_id=status.attempt_id,
+            allocation_id=offered.allocation_id,
+            resource_id=resource_id,
+            address=address,
+            accepted=True,
+            metrics=status.metrics,
+            base=offered.base,
+            input_ended=status.state is TaskState.INPUT_ENDED,
+            entered=((State.RUNNING, now),),
+        )
 
     def to(self, state: State, now: float) -> Execution:
         """Move to `state`. Raises IllegalTransition."""

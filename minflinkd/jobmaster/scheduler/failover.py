@@ -12,7 +12,7 @@ from collections.abc import Collection
 from msgspec.structs import replace as copy
 
 from minflinkd.jobmaster.scheduler import events as ev
-from minflinkd.jobmaster.scheduler import placement, slot_pool
+from minflinkd.jobmaster.scheduler import placement, reconciling, slot_pool
 from minflinkd.jobmaster.scheduler.execution import Execution
 from minflinkd.jobmaster.scheduler.phases import (
     Settling,
@@ -89,6 +89,7 @@ def _without(shares: Placement, groups: Collection[str]) -> Placement:
 
 def task_manager_gone(this: Step, resource_id: ResourceId, reason: str) -> None:
     this.set(pool=slot_pool.dropped(this.state.pool, this.state.pool.on(resource_id)))
+    reconciling.task_manager_gone(this, resource_id)
     hit = [e for e in this.state.live if e.resource_id == resource_id]
     _lose(this, hit, {e.task_id for e in hit}, f"TaskManager {resource_id} is lost: {reason}")
 
@@ -215,12 +216,14 @@ def _undo_growth(this: Step, record: FailureRecord) -> None:
 
 def stand_down(this: Step) -> None:
     """Stop everything. Another JobMaster brings up what follows, on the slots that are held."""
+    reconciling.give_up(this)
     this.stop(this.state.tasks)
     this.enter(StandingDown())
 
 
 def end(this: Step, outcome: JobStatus) -> None:
     """Stop everything for good. The job reaches `outcome` once nothing runs and the sinks are settled."""
+    reconciling.give_up(this)
     this.stop(this.state.tasks)
     this.enter(Stopping(outcome))
     if this.state.pool.needs:

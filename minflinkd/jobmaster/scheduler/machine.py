@@ -13,6 +13,7 @@ from minflinkd.jobmaster.scheduler import (
     deploying,
     ending,
     failover,
+    reconciling,
     reserving,
     running,
     sizing,
@@ -25,6 +26,7 @@ from minflinkd.jobmaster.scheduler.phases import (
     Ended,
     FindingRestorePoint,
     Initializing,
+    Reconciling,
     Rescaling,
     Running,
     Settling,
@@ -54,6 +56,7 @@ _RANK = (
     ExecutionState.INITIALIZING,
     ExecutionState.RUNNING,
 )
+_OVER = frozenset({TaskState.CANCELED, TaskState.FAILED})
 _UNEXPLAINED = ErrorInfo(code="internal", message="the task failed and did not say why", kind=Kind.UNFORESEEN)
 _TASK_LOST = ErrorInfo(
     code="task-lost",
@@ -83,6 +86,8 @@ def next_wakeup(state: JobState, now: float) -> float | None:
     """Return when a Tick is due, on the same clock as `now`, which is the time of the last step."""
     times: tuple[float | None, ...] = ()
     match state.phase:
+        case Reconciling(until):
+            times = (until,)
         case WaitingForSlots() | FindingRestorePoint():
             times = waiting.next_wakeup(state)
         case Running() as phase:
@@ -98,6 +103,8 @@ def next_wakeup(state: JobState, now: float) -> float | None:
 def _advance(this: Step) -> None:
     """Do what has become possible in this phase."""
     match this.state.phase:
+        case Reconciling() as phase:
+            reconciling.advance(this, phase)
         case WaitingForSlots() as phase:
             waiting.advance(this, phase)
         case ComingUp():
@@ -172,6 +179,8 @@ def _started(this: Step, event: ev.Started) -> None:
     )
     if event.cancelled:
         failover.end(this, JobStatus.CANCELED)
+    elif this.state.outcome is None and event.predecessors is not None:
+        reconciling.begin(this, event.predecessors)
     elif this.state.outcome is None:
         this.enter(WaitingForSlots())
 
@@ -214,14 +223,8 @@ def _enter_running(this: Step, changed: Running) -> None:
 def _slots_changed(this: Step, event: ev.SlotsOffered | ev.SlotsGone | ev.TaskManagerGone | ev.NeedsAnswered) -> None:
     state = this.state
     match event:
-        case ev.SlotsOffered(resource_id, address, offers, data_url):
-            takeover = state.takeover
-            if isinstance(state.phase, Settling) or (isinstance(state.phase, Stopping) and takeover is None):
-                return
-            this.set(
-                pool=slot_pool.offered(state.pool, resource_id, address, offers, data_url),
-                takeover=None if takeover is None else replace(takeover, offered_at=this.now),
-            )
+        case ev.SlotsOffered():
+            _slots_offered(this, event)
         case ev.SlotsGone(allocations, reason):
             failover.slots_gone(this, allocations, reason)
         case ev.TaskManagerGone(resource_id, reason):
@@ -231,6 +234,19 @@ def _slots_changed(this: Step, event: ev.SlotsOffered | ev.SlotsGone | ev.TaskMa
                 this.set(waiting=why, largest=largest)
             if isinstance(state.phase, WaitingForSlots | FindingRestorePoint):
                 waiting.refused(this, state.phase, refused)
+
+
+def _slots_offered(this: Step, event: ev.SlotsOffered) -> None:
+    state, phase, takeover = this.state, this.state.phase, this.state.takeover
+    if isinstance(phase, Settling) or (isinstance(phase, Stopping) and takeover is None):
+        return
+    in_use = {task.allocation_id for task in event.tasks} if isinstance(phase, Reconciling) else ()
+    pool = slot_pool.offered(state.pool, event.resource_id, event.address, event.offers, event.data_url, in_use=in_use)
+    this.set(pool=pool, takeover=None if takeover is None else replace(takeover, offered_at=this.now))
+    if isinstance(phase, Reconciling):
+        reconciling.offered(this, phase, event)
+    else:
+        reconciling.dismiss_strangers(this, event)
 
 
 _AttemptEvent = ev.DeployAccepted | ev.DeployFailed | ev.DeployUnanswered | ev.AttemptGone | ev.TaskProgressed
@@ -254,6 +270,9 @@ def _attempt_changed(this: Step, event: _AttemptEvent) -> None:
 
 
 def _attempt_gone(this: Step, attempt_id: AttemptId) -> None:
+    if attempt_id in this.state.leaving:
+        this.set(leaving={a: r for a, r in this.state.leaving.items() if a != attempt_id})
+        return
     execution = this.state.by_attempt(attempt_id)
     if execution is None or not execution.on_task_manager:
         return
@@ -264,6 +283,11 @@ def _attempt_gone(this: Step, attempt_id: AttemptId) -> None:
 
 
 def _task_changed(this: Step, status: TaskStatus) -> None:
+    if isinstance(phase := this.state.phase, Reconciling):
+        reconciling.changed(this, phase, status)
+    if status.attempt_id in this.state.leaving and status.state in _OVER:
+        _attempt_gone(this, status.attempt_id)
+        return
     execution = this.state.by_attempt(status.attempt_id)
     if execution is None or not execution.on_task_manager:
         return

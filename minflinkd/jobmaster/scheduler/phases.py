@@ -10,13 +10,45 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from minflinkd.rpc.jobs import JobStatus
-from minflinkd.runtime.ids import AllocationId, TaskId
+from minflinkd.rpc.messages import OfferedTask
+from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
 from minflinkd.runtime.machine import table
 
 
 @dataclass(frozen=True)
 class Initializing:
     """It is not known yet what earlier JobMasters left."""
+
+
+@dataclass(frozen=True)
+class Predecessors:
+    """What tells which tasks of earlier JobMasters may be adopted (A14a)."""
+
+    version: str  # of the graph
+    latest: int = 0  # the checkpoint that a restart would begin from; 0: none
+    attempts: frozenset[AttemptId] = frozenset()  # those whose state it holds
+    completed: frozenset[int] = frozenset()  # all checkpoints that are in the store
+
+
+@dataclass(frozen=True)
+class FoundTask:
+    """A task that runs on from before, and the TaskManager that offered it."""
+
+    task: OfferedTask
+    resource_id: ResourceId
+    address: str
+
+
+@dataclass(frozen=True)
+class Reconciling:
+    """TaskManagers may run tasks of an earlier JobMaster. They are waited for until then, to adopt their tasks (A14a).
+
+    Nothing is deployed yet, and no slots are asked for: all tasks may be there.
+    """
+
+    until: float
+    predecessors: Predecessors
+    found: Mapping[TaskId, FoundTask] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +133,7 @@ class Ended:
 
 Phase = (
     Initializing
+    | Reconciling
     | WaitingForSlots
     | FindingRestorePoint
     | ComingUp
@@ -115,7 +148,8 @@ Phase = (
 
 LEGAL = table(
     {
-        Initializing: {WaitingForSlots, Stopping},
+        Initializing: {Reconciling, WaitingForSlots, Stopping},
+        Reconciling: {Running, WaitingForSlots, StandingDown, Stopping},
         WaitingForSlots: {FindingRestorePoint, StandingDown, Stopping},
         FindingRestorePoint: {ComingUp, WaitingForSlots, StandingDown, Stopping},
         ComingUp: {Running, WaitingForSlots, StandingDown, Stopping},
@@ -136,6 +170,8 @@ def job_status(phase: Phase, *, restarted: bool) -> JobStatus:
     match phase:
         case Initializing():
             return JobStatus.INITIALIZING
+        case Reconciling():
+            return JobStatus.RECONCILING
         case WaitingForSlots() | FindingRestorePoint() | ComingUp():
             return JobStatus.RESTARTING if restarted else JobStatus.CREATED
         case Running() | Rescaling():

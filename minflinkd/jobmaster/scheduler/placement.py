@@ -7,7 +7,7 @@ on one TaskManager (J6). Several groups may share the slots of one TaskManager.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minflinkd.runtime.ids import AllocationId, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
@@ -152,6 +152,23 @@ def _take(slots: dict[AllocationId, int], order: Collection[AllocationId], width
             width -= take
             used.append(allocation)
     return tuple(used)
+
+
+def of_running(running: Placement, holdings: Holdings) -> Placement:
+    """Return the placement of groups that run already, as far as the held slots cover them.
+
+    The shares in `running` name only the allocations that tasks were deployed to. Which others the groups use was known
+    to an earlier JobMaster alone: any will do, since all slots of one TaskManager are alike.
+    """
+    left = {resource: dict(sorted(slots.items())) for resource, slots in holdings.items()}
+    found: dict[str, Share] = {}
+    for group, share in sorted(running.items()):
+        slots = left.get(share.resource_id, {})
+        if sum(slots.values()) >= share.parallelism:
+            order = dict.fromkeys((*share.allocations, *slots))
+            taken = _take(slots, order, share.parallelism)
+            found[group] = replace(share, allocations=taken)
+    return found
 
 
 def uncovered(placement: Placement, holdings: Holdings) -> frozenset[str]:

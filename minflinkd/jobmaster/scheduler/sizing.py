@@ -24,12 +24,17 @@ def idle_tasks(state: JobState) -> frozenset[TaskId]:
 
 def plan(state: JobState) -> Placement:
     """Return a placement for deploying the idle tasks now, while the other tasks stay as they are."""
-    fixed = {state.group_of(e.task_id) for e in state.live if e.state is not ExecutionState.CANCELING}
+    fixed = _groups_up(state)
     if not state.narrowed:
         return place(state.pool.groups, state.pool.holdings, present=state.placement, fixed=fixed)
     present = {**state.proven_on, **{group: state.placement[group] for group in fixed}}
     groups = {g: _no_wider(b, state.proven.get(g, b.desired)) for g, b in state.pool.groups.items()}
     return place(groups, state.pool.holdings, present=present, fixed=fixed)
+
+
+def _groups_up(state: JobState) -> frozenset[str]:
+    """Return the groups of which some task is up, or coming up. They stay where they are."""
+    return frozenset(state.group_of(e.task_id) for e in state.live if e.state is not ExecutionState.CANCELING)
 
 
 def _no_wider(bounds: Bounds, width: int) -> Bounds:
@@ -61,7 +66,7 @@ def _target(state: JobState, group: str, now: float) -> int:
 def wants(state: JobState, now: float) -> Mapping[str, Want]:
     """Return the missing slots by group. A group that has some wants more beside them, or all of them elsewhere."""
     groups = state.pool.groups
-    up = {g: share.parallelism for g, share in state.placement.items()} if state.running is not None else {}
+    up = {group: state.placement[group].parallelism for group in _groups_up(state)}
     # A running group keeps its slots. Another one on its TaskManager must ask for its own.
     full = [g for g, width in up.items() if width >= groups[g].desired]
     firm = place(groups, state.pool.holdings, present=state.placement, fixed=full, divide=False)

@@ -6,7 +6,7 @@ A need belongs to one slot sharing group, and slots of one TaskManager serve it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from minflinkd.jobmaster.scheduler.placement import Bounds, Holdings, Placement, place, total
@@ -108,11 +108,18 @@ def renewed(pool: SlotPool) -> SlotPool:
 
 
 def offered(
-    pool: SlotPool, resource_id: ResourceId, address: str, offers: tuple[SlotOffer, ...], data_url: str = ""
+    pool: SlotPool,
+    resource_id: ResourceId,
+    address: str,
+    offers: tuple[SlotOffer, ...],
+    data_url: str = "",
+    *,
+    in_use: Collection[AllocationId] = (),
 ) -> SlotPool:
     """Return the pool with the accepted part of an offer: what it asked for, and what serves it as well (R13).
 
-    It refuses the rest. It does not take back an allocation that it once gave up.
+    It refuses the rest. Allocations `in_use` carry tasks that may be adopted, and are accepted too. It does not take
+    back an allocation that it once gave up.
     """
     # What was asked for first, then the largest: the rest may no longer be needed.
     for offer in sorted(offers, key=lambda o: (o.allocation_id not in pool.needs, -len(o.slots), o.allocation_id)):
@@ -124,7 +131,7 @@ def offered(
         held = {**pool.held, allocation: Held(offer.slots, resource_id, address, data_url)}
         richer = replace(pool, needs=needs, held=held, version=pool.version + 1)
         asked = need is not None and need.want.served_by(resource_id, len(offer.slots))
-        if asked or _reach(richer) > _reach(pool):
+        if asked or allocation in in_use or _reach(richer) > _reach(pool):
             pool = richer
     return pool
 

@@ -15,6 +15,7 @@ from minflinkd.jobmaster.scheduler.phases import (
     FindingRestorePoint,
     Initializing,
     Phase,
+    Reconciling,
     Rescaling,
     Running,
     Settling,
@@ -32,7 +33,7 @@ from minflinkd.jobmaster.scheduler.slot_pool import SlotPool
 from minflinkd.jobmaster.scheduler.streak import NO_FAILURES, Failure, Streak
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.runtime.errors import ErrorInfo
-from minflinkd.runtime.ids import AllocationId, AttemptId, TaskId
+from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
 from minflinkd.runtime.machine import InvariantViolated
 
 
@@ -69,6 +70,7 @@ class JobState:
     on_trial: bool = False  # until the version has completed a checkpoint (H7)
     reserving: Mapping[str, Bounds] | None = None  # the job's own bounds, while slots for another version are asked for
     takeover: Takeover | None = None
+    leaving: Mapping[AttemptId, ResourceId] = field(default_factory=dict)  # of earlier JobMasters, told to end
     has_run: bool = False  # under this JobMaster or an earlier one
     history: RestartHistory = field(default_factory=RestartHistory)
     restarts: int = 0  # since the submission
@@ -134,6 +136,18 @@ class JobState:
     def live(self) -> tuple[Execution, ...]:
         """Return the executions that may still run something on a TaskManager."""
         return tuple(e for e in self.executions.values() if e.on_task_manager)
+
+    @property
+    def all_gone(self) -> bool:
+        """Whether nothing of the job may still run on a TaskManager."""
+        return not self.live and not self.leaving
+
+    @property
+    def known_attempts(self) -> frozenset[AttemptId]:
+        """Return the attempts that may run: the job's own, those that may be adopted, and those told to end."""
+        found = self.phase.found.values() if isinstance(self.phase, Reconciling) else ()
+        own = {e.attempt_id for e in self.live if e.attempt_id is not None}
+        return frozenset({*own, *self.leaving, *(f.task.status.attempt_id for f in found)})
 
     @property
     def all_run(self) -> bool:
@@ -209,6 +223,8 @@ def _contradiction(phase: Phase, state: JobState, active: list[Execution]) -> st
     match phase:
         case Running() | Rescaling() if not state.all_run:
             return "while a task does not run"
+        case Reconciling() if state.live:
+            return "while an attempt of its own may run"
         case FindingRestorePoint(tasks) if any(state.executions[t].on_task_manager for t in tasks):
             return "while one of the tasks that it is for may still run"
         case StandingDown() | Stopping() if active:

@@ -13,7 +13,7 @@ from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduler.streak import Failure
 from minflinkd.rpc.jobs import ExecutionState, FailureRecord
 from minflinkd.runtime import machine
-from minflinkd.runtime.ids import Chance, TaskId
+from minflinkd.runtime.ids import AttemptId, Chance, ResourceId, TaskId
 
 KEPT_FAILURES = 32
 KEPT_ROLLOUTS = 32
@@ -54,6 +54,12 @@ class Step(machine.Step[JobState, ev.Command]):
         rollouts = self.state.rollouts
         if rollouts and (rollout := rollouts[-1].mark(name, self.now)) is not rollouts[-1]:
             self.set(rollouts=(*rollouts[:-1], rollout))
+
+    def dismiss(self, attempt_id: AttemptId, resource_id: ResourceId, address: str) -> None:
+        """Tell an attempt of an earlier JobMaster to end. Nothing is deployed before it has."""
+        if attempt_id not in self.state.leaving:
+            self.set(leaving={**self.state.leaving, attempt_id: resource_id})
+            self.commands.append(ev.Cancel(attempt_id, address))
 
     def stop(self, tasks: Collection[TaskId]) -> None:
         """Tell these tasks to end. The others run on, without checkpoints. The caller enters the next phase."""

@@ -19,7 +19,8 @@ from minflinkd.runtime.ids import AllocationId
 def advance(this: Step, phase: WaitingForSlots) -> None:
     state, now = this.state, this.now
     idle = sizing.idle_tasks(state)
-    if not idle or any(e.state is ExecutionState.CANCELING for e in state.executions.values()):
+    ending = state.leaving or any(e.state is ExecutionState.CANCELING for e in state.executions.values())
+    if not idle or ending:
         return
     this.mark("canceled")
     placement = sizing.plan(state)

@@ -16,6 +16,7 @@ from minflinkd.rpc.messages.checkpoints import (
     TriggerCheckpoint,
 )
 from minflinkd.rpc.messages.logs import ListLogs, LogFile, LogMark, LogRange, ReadLog
+from minflinkd.rpc.messages.offers import OfferedTask, OffersAccepted, OfferSlots, SlotOffer
 from minflinkd.rpc.messages.offloaded import BlobPart, Offloaded, OffloadedAnswer
 from minflinkd.rpc.messages.slots import (
     AllocateSlots,
@@ -29,11 +30,11 @@ from minflinkd.rpc.messages.slots import (
     HeartbeatFromTaskManager,
     JobMasterChanged,
     JobMasterEnded,
+    JobsToRun,
     Library,
+    ListJobsToRun,
     ListTaskManagers,
     NeedsAnswer,
-    OffersAccepted,
-    OfferSlots,
     Registered,
     RegisterTaskManager,
     RenewSession,
@@ -42,7 +43,6 @@ from minflinkd.rpc.messages.slots import (
     SessionPhase,
     SlotAnswer,
     SlotNeed,
-    SlotOffer,
     SlotsFree,
     SlotStatus,
     StartingTaskManager,
@@ -101,7 +101,9 @@ __all__ = [
     "JobHeartbeatAnswer",
     "JobMasterChanged",
     "JobMasterEnded",
+    "JobsToRun",
     "Library",
+    "ListJobsToRun",
     "ListLogs",
     "ListTaskManagers",
     "LogFile",
@@ -113,6 +115,7 @@ __all__ = [
     "NotifyCheckpointAborted",
     "NotifyCheckpointComplete",
     "OfferSlots",
+    "OfferedTask",
     "OffersAccepted",
     "Offloaded",
     "OffloadedAnswer",

@@ -81,6 +81,7 @@ class Registered(Message, frozen=True):
     blob_url: str = ""  # of the BlobServer
     blob_store: str = ""  # URI of the HA store of blobs
     job_masters: dict[JobId, LeaderId] = {}  # as in HeartbeatAnswer
+    ended_jobs: tuple[JobId, ...] = ()  # as in HeartbeatAnswer
 
 
 class RegisterTaskManager(Request[Registered], frozen=True):
@@ -99,11 +100,13 @@ class RegisterTaskManager(Request[Registered], frozen=True):
 class HeartbeatAnswer(Message, frozen=True):
     """`job_masters` names the current JobMaster, if known, of every job that holds slots on the sender.
 
-    It is always complete (R8). When a TaskManager learns of a later leader of a job, it ends the tasks of the earlier
-    one and offers the job's slots to the later one (R13).
+    It is always complete (R8). When a TaskManager learns of a later leader of a job, it offers that leader the job's
+    slots, with the tasks that run on them (R13). `ended_jobs` names the jobs among those on the sender that have ended
+    for good: nobody will take their slots or tasks back.
     """
 
     job_masters: dict[JobId, LeaderId] = {}
+    ended_jobs: tuple[JobId, ...] = ()
 
 
 class HeartbeatFromTaskManager(Request[HeartbeatAnswer], frozen=True):
@@ -160,10 +163,21 @@ class DeclareNeeds(Request[NeedsAnswer], frozen=True):
 
 
 class JobMasterEnded(Request[Done], frozen=True):
-    """The JobMaster needs nothing any more and sends no more heartbeats."""
+    """Dispatcher -> RM: the job has ended for good, and its JobMasters need nothing any more."""
 
     job_id: JobId
-    leader_id: LeaderId
+    leader_id: LeaderId  # that of its last JobMaster, or a later one
+
+
+class JobsToRun(Message, frozen=True):
+    jobs: tuple[JobId, ...]
+
+
+class ListJobsToRun(Request[JobsToRun], frozen=True):
+    """RM -> Dispatcher: which jobs have not ended, as far as it can tell?
+
+    It answers once it has recovered them. A job that no earlier ResourceManager can have known may be missing.
+    """
 
 
 class SessionFound(Message, frozen=True):
@@ -254,24 +268,3 @@ class TaskManagerLost(Notice, frozen=True):
 
     resource_id: ResourceId
     reason: str
-
-
-class SlotOffer(Message, frozen=True):
-    allocation_id: AllocationId
-    slots: tuple[int, ...]
-
-
-class OffersAccepted(Message, frozen=True):
-    """m10. The TaskManager frees every allocation that is not in it."""
-
-    accepted: tuple[AllocationId, ...]
-
-
-class OfferSlots(Request[OffersAccepted], frozen=True):
-    """m9: all allocations of the job on this TaskManager."""
-
-    resource_id: ResourceId
-    address: str
-    offers: tuple[SlotOffer, ...]
-    version: int = 0  # grows with every offer; only the answer to the latest offer counts (R8)
-    data_url: str = ""  # tasks on other TaskManagers read this one's exchanges there

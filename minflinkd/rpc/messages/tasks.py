@@ -33,6 +33,7 @@ class JobContext(Message, frozen=True):
     spark: dict[str, str] = {}
     trigger_interval: float = 0.0
     libraries: tuple[Library, ...] = ()  # in the artifacts; a session cannot hold one in two versions (B31)
+    version: str = ""  # of the graph, `jobgraph.model.version_of`; only tasks of the current one are adopted (A14a)
 
 
 class TaskRestore(Message, frozen=True):
@@ -69,6 +70,7 @@ class DeployTask(Request[Done], frozen=True):
     job_leader_id: LeaderId
     restore: TaskRestore | None = None
     inputs: tuple[ExchangeSource, ...] = ()  # one for each of the task's inputs
+    base: RowCounts = NO_ROWS  # rows of earlier attempts, for a JobMaster that adopts this one
 
 
 class CancelTask(Request[Done], frozen=True):

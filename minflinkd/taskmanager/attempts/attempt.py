@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec.structs import replace as copy
 
 from minflinkd.filemerging.compaction import FileUse, file_uses
-from minflinkd.rpc.messages import DeployTask, TaskMetrics, TaskState, TaskStatus
+from minflinkd.rpc.messages import DeployTask, OfferedTask, TaskMetrics, TaskState, TaskStatus
 from minflinkd.rpc.snapshot import StateHandle, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import LeaderId
 from minflinkd.runtime.machine import move, table
 from minflinkd.storage.publication import SinkTransaction
 
@@ -48,16 +50,40 @@ class Attempt:
     aborted: set[int] = field(default_factory=set)  # checkpoints; a late trigger of one may still come
     published: set[int] = field(default_factory=set)  # checkpoints, likewise
     confirmed: int = 0  # the highest published checkpoint
+    stops_at: int = 0  # the checkpoint after which it was told to process nothing more, unless it was aborted
+    draining: bool = False  # its sources stop at what they saw when they were told
     input_ended: bool = False  # reported by the child, perhaps before the attempt was RUNNING
     holds_artifacts: bool = False  # references in the blob cache, to release once
     inherited: list[Path] = field(default_factory=list)  # directories of earlier attempts; it goes on in one of them
     removed: bool = False  # its directories are removed, or left to somebody who removes them
+    leader: LeaderId = field(init=False)  # its JobMaster: the one that deployed it, or the last that has adopted it
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # the status has news for the JobMaster
+
+    def __post_init__(self) -> None:
+        self.leader = self.deployment.job_leader_id
 
     @classmethod
     def of(cls, deployment: DeployTask, directory: Path, generation: int) -> Attempt:
         status = TaskStatus(attempt_id=deployment.attempt_id, task_id=deployment.task.id, state=S.DEPLOYING)
         return cls(deployment, directory, generation, status)
+
+    def offered(self, taking: Collection[int]) -> OfferedTask:
+        """Return what a JobMaster must know to adopt it (A14a). `taking`: checkpoints whose snapshot is being taken."""
+        deployed = self.deployment
+        restore = deployed.restore
+        return OfferedTask(
+            status=self.status,
+            allocation_id=deployed.allocation_id,
+            attempt_number=deployed.attempt_number,
+            parallelism=deployed.task.parallelism,
+            version=deployed.job.version,
+            restored=restore.checkpoint_id if restore is not None and not restore.root else 0,
+            inputs=deployed.inputs,
+            base=deployed.base,
+            pending=tuple(sorted({*taking, *self.handles})),
+            stops_at=self.stops_at,
+            draining=self.draining,
+        )
 
     @property
     def directories(self) -> list[Path]:

@@ -87,6 +87,8 @@ class Snapshots:
         key = (request.attempt_id, number)
         if key in self._running or number in attempt.handles or number in attempt.aborted | attempt.published:
             return
+        if request.stop:
+            attempt.stops_at = number
         name = f"snapshot {request.checkpoint_id} of {request.attempt_id}"
         task = self._running[key] = self._tasks.job(name, self._take(attempt, request))
         task.add_done_callback(lambda _: self._ended(key))
@@ -94,6 +96,10 @@ class Snapshots:
     def _ended(self, key: tuple[str, int]) -> None:
         self._running.pop(key, None)
         self._shared = {each: shared for each, shared in self._shared.items() if shared.joinable}
+
+    def taking(self, attempt: Attempt) -> set[int]:
+        """Return the checkpoints of which a snapshot of the attempt is being taken or told."""
+        return {number for attempt_id, number in self._running if attempt_id == attempt.deployment.attempt_id}
 
     async def complete(self, attempt: Attempt, request: NotifyCheckpointComplete) -> None:
         """Publish the checkpoint's transactions, and return when readers can see them. Idempotent."""
@@ -132,14 +138,24 @@ class Snapshots:
             log.warning("sinks leave rows staged", attempt=attempt_id, checkpoint=checkpoint_id, error=why)
 
     async def abort(self, attempt: Attempt, request: NotifyCheckpointAborted) -> None:
-        """C13: Abort a snapshot. Idempotent."""
-        attempt.aborted.add(request.checkpoint_id)
-        task = self._running.get((request.attempt_id, request.checkpoint_id))
+        """C13: Abort a snapshot. Idempotent.
+
+        The child is always told: it may be stopped by the checkpoint, or hold up a reader for it, long after the
+        snapshot was taken, or although it never was.
+        """
+        number = request.checkpoint_id
+        if number <= attempt.confirmed or number in attempt.published:
+            return
+        attempt.aborted.add(number)
+        task = self._running.get((request.attempt_id, number))
+        taken = number in attempt.handles
         if task is not None:
             _end(task)
             await asyncio.wait({task}, timeout=CONFIRM_TIMEOUT)
-        attempt.discards(request.checkpoint_id)
-        await self._forget(attempt, request.checkpoint_id)
+        attempt.discards(number)
+        if task is None or taken:  # otherwise the task has told it
+            await self._release(attempt, number)
+        await self._forget(attempt, number)
 
     def cancel_all(self, attempt: Attempt) -> set[asyncio.Task[None]]:
         """Cancel the snapshots of an ending attempt. Return their asyncio tasks, which may hang in a storage."""
@@ -296,12 +312,18 @@ class Snapshots:
 
     async def _give_up(self, attempt: Attempt, request: TriggerCheckpoint) -> None:
         attempt.aborted.add(request.checkpoint_id)  # a repeated trigger would use file names twice
-        abort = sp.AbortSnapshot(attempt_id=request.attempt_id, checkpoint_id=request.checkpoint_id)
+        await self._release(attempt, request.checkpoint_id)
+        await self._forget(attempt, request.checkpoint_id)
+
+    async def _release(self, attempt: Attempt, number: int) -> None:
+        """Let the task go on, if anything in it waits for the checkpoint."""
+        if attempt.stops_at == number:
+            attempt.stops_at = 0
+        abort = sp.AbortSnapshot(attempt_id=attempt.deployment.attempt_id, checkpoint_id=number)
         try:
             await self._session().ask(abort, CONFIRM_TIMEOUT)
         except MinflinkError as error:
             log.debug("the child could not abort a snapshot", error=str(error))
-        await self._forget(attempt, request.checkpoint_id)
 
     async def _forget(self, attempt: Attempt, number: int) -> None:
         deployment = attempt.deployment

@@ -24,7 +24,7 @@ from minflinkd.taskmanager.child.protocol import SessionLost
 from minflinkd.taskmanager.slots import events as ev
 from minflinkd.taskmanager.slots import machine as slot_machine
 from minflinkd.taskmanager.slots import registration as rg
-from minflinkd.taskmanager.slots.events import EndTasks, ForgetJob, StartTask
+from minflinkd.taskmanager.slots.events import Adopted, EndTasks, ForgetJob, StartTask
 from minflinkd.taskmanager.slots.state import SlotOptions, Slots, check_invariants
 from minflinkd.taskmanager.slots.table import SlotTable
 
@@ -76,7 +76,7 @@ class Exit:
     failed: bool = False  # whether it exits because it cannot go on, not because it was told to
 
 
-Command = Ask | Tell | StartTask | EndTasks | ForgetJob | RenewSession | Exit
+Command = Ask | Tell | StartTask | Adopted | EndTasks | ForgetJob | RenewSession | Exit
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class TaskManagerCore:
         self._tell_changes()
 
     def tick(self, now: float) -> None:
-        self._register(rg.Tick(), now)
+        self._register(rg.Tick(busy=bool(self.slots.attempts)), now)
         self._feed(ev.Tick(), now)
         self._tell_changes()
 
@@ -287,10 +287,12 @@ class TaskManagerCore:
             self._session_version += 1
             self._commands.append(RenewSession(request.reason))
 
-    def _announced(self, job_masters: dict[JobId, LeaderId], now: float) -> None:
-        """R13: Note the leaders of the jobs that are named."""
-        for job_id, leader in sorted(job_masters.items()):
+    def _announced(self, answer: m.Registered | m.HeartbeatAnswer, now: float) -> None:
+        """R13: Note the leaders of the jobs that are named, and the jobs that have ended."""
+        for job_id, leader in sorted(answer.job_masters.items()):
             self._feed(ev.Announced(job_id, leader), now)
+        for job_id in answer.ended_jobs:
+            self._feed(ev.JobEnded(job_id), now)
 
     def _registration_answered(self, number: int, outcome: Outcome, now: float) -> None:
         if not isinstance(outcome, Answered):
@@ -299,13 +301,13 @@ class TaskManagerCore:
         registered: m.Registered = outcome.value
         self._register(rg.Accepted(number, registered), now)
         if self.registration.registered == registered:
-            self._announced(registered.job_masters, now)
+            self._announced(registered, now)
 
     def _beat_answered(self, number: int, outcome: Outcome, now: float) -> None:
         match outcome:
             case Answered(value):
                 self._register(rg.BeatAnswered(number), now)
-                self._announced(value.job_masters, now)
+                self._announced(value, now)
             case Refused(error):
                 self._register(rg.BeatRefused(number, str(error)), now)
             case Unknown(error):
@@ -365,6 +367,7 @@ class TaskManagerCore:
             address=self._hello.address,
             offers=command.offers,
             version=command.version,
+            job_id=command.job_id,
         )
         about = _Offer(command.job_id, command.version)
         return Ask(Address(command.address), request, OFFER_TIMEOUT, fence=command.leader, about=about)

@@ -12,11 +12,11 @@ from minflinkd.rpc.messages import Registered, Request
 from minflinkd.rpc.network import Address, Network
 from minflinkd.runtime.clock import Clock
 from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore
-from minflinkd.taskmanager.slots.events import EndTasks, ForgetJob, StartTask
+from minflinkd.taskmanager.slots.events import Adopted, EndTasks, ForgetJob, StartTask
 
 log = structlog.get_logger(__name__)
 
-OwnCommand = StartTask | EndTasks | ForgetJob | RenewSession | Exit
+OwnCommand = StartTask | Adopted | EndTasks | ForgetJob | RenewSession | Exit
 
 
 class TaskManagerDriver(CoreDriver[TaskManagerCore]):
@@ -50,7 +50,7 @@ class TaskManagerDriver(CoreDriver[TaskManagerCore]):
 
     def _carry_out_own(self, command: object) -> None:
         match command:
-            case StartTask() | EndTasks() | ForgetJob() | RenewSession() | Exit():
+            case StartTask() | Adopted() | EndTasks() | ForgetJob() | RenewSession() | Exit():
                 if isinstance(command, Exit) and command.failed:
                     log.warning("the TaskManager cannot go on", reason=command.reason)
                 self._owner_carries_out(command)

@@ -24,6 +24,13 @@ class Announced:
     leader: LeaderId
 
 
+@dataclass(frozen=True)
+class JobEnded:
+    """The job has ended for good, according to the ResourceManager. No JobMaster will ask for its slots again."""
+
+    job_id: JobId
+
+
 # --- events: from a JobMaster, whose token is not earlier than the one known ---------------------------------------
 
 
@@ -111,6 +118,7 @@ class Tick:
 Event = (
     Allocate
     | Announced
+    | JobEnded
     | Heard
     | Beat
     | Deploy
@@ -147,6 +155,14 @@ class StartTask:
 
 
 @dataclass(frozen=True)
+class Adopted:
+    """Another JobMaster has accepted the slots on which these attempts run. From now on, they are its own (A14a)."""
+
+    attempts: tuple[AttemptId, ...]
+    leader: LeaderId
+
+
+@dataclass(frozen=True)
 class EndTasks:
     """Stop these attempts. Each is reported with `attempt_ended` when nothing of it runs."""
 
@@ -161,4 +177,4 @@ class ForgetJob:
     job_id: JobId
 
 
-Command = MakeOffer | StartTask | EndTasks | ForgetJob
+Command = MakeOffer | StartTask | Adopted | EndTasks | ForgetJob

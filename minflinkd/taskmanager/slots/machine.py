@@ -1,7 +1,8 @@
 """Decides about the slots of a TaskManager (resources.md m7 - m13, R8 - R15). Pure.
 
-Each event is handled first. Then one function, `_settle`, does what follows from the new state: slots without running
-tasks become free or are offered to the next JobMaster, slots not accepted yet are offered, ended jobs are forgotten.
+Each event is handled first. Then one function, `_settle`, does what follows from the new state: released slots without
+tasks become free, held slots are offered to the next JobMaster with the tasks that run on them, slots not accepted yet
+are offered again, ended jobs are forgotten.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ FIRST_PAUSE = 0.1  # seconds before an offer is repeated; doubled with each fail
 LONGEST_PAUSE = 2.0
 CANCELLED_KEPT = 100  # attempts; deployments of earlier ones were delivered long ago
 NOBODY = LeaderId("")  # earlier than every leader
+# A JobMaster that the ResourceManager names after it was silent here for so many heartbeat timeouts is not dead: the
+# ResourceManager would have forgotten it. It does without this TaskManager.
+NAMED_FOR = 3
 
 
 def step(state: Slots, event: ev.Event, now: float) -> tuple[Slots, tuple[ev.Command, ...]]:
@@ -46,9 +50,9 @@ def _react(this: Step, event: ev.Event) -> None:
         case ev.Allocate():
             _allocate(this, event)
         case ev.Announced(job_id, leader):
-            known = this.state.jobs.get(job_id)
-            if known is not None and leader > known.leader:
-                _follow(this, job_id, leader)
+            _announced(this, job_id, leader)
+        case ev.JobEnded(job_id):
+            _job_ended(this, job_id)
         case ev.Heard(job_id, leader):
             _hear(this, job_id, leader)
         case ev.Beat():
@@ -105,13 +109,46 @@ def _allocate(this: Step, event: ev.Allocate) -> None:
     this.put(job_id, replace(job, address=request.job_master))
 
 
+def _announced(this: Step, job_id: JobId, leader: LeaderId) -> None:
+    known = this.state.jobs.get(job_id)
+    if known is None:
+        return
+    if leader > known.leader:
+        _follow(this, job_id, leader)
+        return
+    if leader == known.leader and known.silent:
+        _named(this, job_id, known)
+
+
+def _named(this: Step, job_id: JobId, job: Job) -> None:
+    """The ResourceManager says that a JobMaster lives that is silent here.
+
+    That is believed only if it says so for a while: after a daemon was stopped, its ResourceManager may be heard a
+    moment before its JobMasters.
+    """
+    timeout = this.state.options.heartbeat_timeout
+    first, last = job.named or (this.now, this.now)
+    first = first if this.now - last <= timeout else this.now
+    this.put(job_id, replace(job, named=(first, this.now)))
+    silence = this.now - job.heard
+    if silence >= NAMED_FOR * timeout and this.now - first >= timeout:
+        held = this.state.table.of_job(job_id, SlotState.HELD)
+        this.release(held, f"its JobMaster lives, and has not talked to this TaskManager for {silence:.0f} s")
+
+
+def _job_ended(this: Step, job_id: JobId) -> None:
+    """Nobody is left to say so but the ResourceManager. A JobMaster that still talks frees its slots itself."""
+    job = this.state.jobs.get(job_id)
+    if job is not None and (job.silent or not this.state.table.of_job(job_id, SlotState.ACTIVE)):
+        this.put(job_id, replace(job, ended=True))
+        this.release(this.state.kept_for(job_id), "its job has ended")
+
+
 def _follow(this: Step, job_id: JobId, leader: LeaderId) -> Job:
-    """R13: A later JobMaster takes over. The tasks of the earlier one end; its slots are held for the later one."""
+    """R13: A later JobMaster takes over. Its slots are held for it, and offered with the tasks that run on (A14a)."""
     job = Job(leader, this.state.jobs[job_id].address, heard=this.now)
     this.put(job_id, job)
     this.hold(job_id, SlotState.ALLOCATED, SlotState.ACTIVE)
-    attempts = [a for a, r in this.state.attempts.items() if r.job_id == job_id]
-    this.end(attempts, f"the job has a new JobMaster, {leader}")
     return job
 
 
@@ -125,7 +162,7 @@ def _hear(this: Step, job_id: JobId, leader: LeaderId) -> None:
     if leader > job.leader:
         _follow(this, job_id, leader)
     else:
-        this.put(job_id, replace(job, heard=this.now, silent=False))
+        this.put(job_id, replace(job, heard=this.now, silent=False, named=None))
 
 
 def _beat(this: Step, event: ev.Beat) -> None:
@@ -197,7 +234,7 @@ def _offer_answered(this: Step, event: ev.OfferAnswered) -> None:
     job = this.state.jobs.get(event.job_id)
     if job is None or job.offer is None or job.offer.version != event.version:
         return  # an answer to an earlier offer (R8)
-    this.put(event.job_id, replace(job, heard=this.now, silent=False, offer=None))
+    this.put(event.job_id, replace(job, heard=this.now, silent=False, named=None, offer=None))
     offered = [a for a in this.state.table.of_job(event.job_id, SlotState.ALLOCATED) if a in job.offer.allocations]
     this.accept(a for a in offered if a in event.accepted)
     this.release([a for a in offered if a not in event.accepted])
@@ -223,14 +260,13 @@ def _analysed(this: Step, job_id: JobId) -> None:
 
 def _tick(this: Step) -> None:
     late = [a for a, b in this.state.table.bindings.items() if b.until is not None and this.now >= b.until]
-    this.release(sorted(late))
+    this.release(sorted(late), "no JobMaster has come for it")
     for job_id, job in sorted(this.state.jobs.items()):
         active = this.state.table.of_job(job_id, SlotState.ACTIVE)
         # Use the same expression as `next_wakeup`: `now - heard` rounds differently, and a tick would stay due forever.
         if active and not job.silent and this.now >= job.heard + this.state.options.heartbeat_timeout:  # R13
             this.put(job_id, replace(job, silent=True))
             this.hold(job_id, SlotState.ACTIVE)
-            this.end(this.state.on(*active), f"its JobMaster is silent for {this.now - job.heard:.1f} s")
         if this.state.vacant(job_id) and this.now >= _forget_at(this.state, job):
             this.set(jobs={j: other for j, other in this.state.jobs.items() if j != job_id})
             if not job.forgotten:
@@ -271,12 +307,12 @@ def _is_due(offer: Offer, now: float) -> bool:
 
 
 def _resume(this: Step) -> None:
-    """Promise held slots to a JobMaster that is not silent, once nothing runs on them any more."""
+    """Promise held slots to a JobMaster that is not silent, once nothing that was told to end is left on them."""
     state, now = this.state, this.now
     table = state.table
     for job_id, job in sorted(state.jobs.items()):
         held = table.of_job(job_id, SlotState.HELD)
-        if job.silent or state.on(*held):
+        if job.silent or any(state.attempts[a].ending for a in state.on(*held)):
             continue
         for allocation in held:
             until = max(table.bindings[allocation].until or now, now + state.options.reservation_timeout)

@@ -40,7 +40,7 @@ LEGAL = table(
 class Registration:
     """`leader` is the latest ResourceManager ever followed. An earlier one is never followed again."""
 
-    since: float  # seconds; since when there is no ResourceManager
+    since: float  # seconds; since when there is no ResourceManager, and nothing runs here
     due: float  # time of the next try, of the end of a try without outcome, or of the next beat
     phase: Phase = Phase.UNREGISTERED
     number: int = 0  # of the try; its beats have the same number, so that late outcomes are recognized
@@ -59,7 +59,7 @@ class Registration:
 
 @dataclass(frozen=True)
 class Tick:
-    pass
+    busy: bool = False  # tasks run here, for which a ResourceManager is worth waiting longer (A14)
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,8 @@ def step(state: Registration, event: Event, now: float) -> tuple[Registration, t
     ResourceManager would end the registration with the next.
     """
     this = Step(state, now)
+    if isinstance(event, Tick) and event.busy and state.phase is not Phase.GIVEN_UP:
+        this.set(since=now)
     if isinstance(event, Tick) or event.number == state.number:
         _react(this, event)
     return this.result()

@@ -12,7 +12,7 @@ from minflinkd.taskmanager.slots import table as st
 from minflinkd.taskmanager.slots.table import SlotState, SlotTable
 
 # States in which tasks can be on the slot.
-OCCUPIED = frozenset({SlotState.ACTIVE, SlotState.HELD, SlotState.RELEASING})
+OCCUPIED = frozenset({SlotState.ALLOCATED, SlotState.ACTIVE, SlotState.HELD, SlotState.RELEASING})
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class SlotOptions:
 
     heartbeat_timeout: float = 5.0  # for JobMasters
     hold_timeout: float = 30.0  # how long slots wait for the job's next JobMaster
+    orphan_timeout: float = 600.0  # the same for slots of a job whose tasks run on here (A14)
     reservation_timeout: float = 10.0  # how long slots wait for a JobMaster's first acceptance (R9)
 
 
@@ -41,7 +42,8 @@ class Job:
     leader: LeaderId
     address: str
     heard: float  # seconds; the leader's last message, or when this TaskManager learned of it
-    silent: bool = False  # for so long that its tasks were ended
+    silent: bool = False  # for so long that its tasks run on without it
+    named: tuple[float, float] | None = None  # the first and last time that it was said to live although it is silent
     ended: bool = False  # for good, according to its JobMaster
     forgotten: bool = False  # nothing of it is left here
     offer: Offer | None = None
@@ -55,7 +57,7 @@ class Running:
     job_id: JobId
     task: TaskId
     allocation_id: AllocationId
-    leader: LeaderId  # the leader that deployed it
+    leader: LeaderId  # the leader that deployed it, or has adopted it since
     ending: bool = False
 
 
@@ -69,6 +71,10 @@ class Slots:
 
     def on(self, *allocations: AllocationId) -> tuple[AttemptId, ...]:
         return tuple(sorted(a for a, r in self.attempts.items() if r.allocation_id in allocations))
+
+    def of(self, job_id: JobId) -> tuple[AttemptId, ...]:
+        """Return the job's attempts that run and were not told to end."""
+        return tuple(sorted(a for a, r in self.attempts.items() if r.job_id == job_id and not r.ending))
 
     def vacant(self, job_id: JobId) -> bool:
         """Whether the job has no slots here, and so no attempts."""
@@ -138,5 +144,5 @@ def check_invariants(slots: Slots) -> None:
         if on is None or on.job_id != running.job_id or on.state not in OCCUPIED:
             raise InvariantViolated(f"attempt {attempt} runs on {on}")
         led = running.leader == slots.jobs[running.job_id].leader
-        if not running.ending and (on.state is not SlotState.ACTIVE or not led):
-            raise InvariantViolated(f"attempt {attempt} runs on a slot that its JobMaster has not accepted: {on}")
+        if not running.ending and (on.state is SlotState.RELEASING or (on.state is SlotState.ACTIVE and not led)):
+            raise InvariantViolated(f"attempt {attempt} runs on a slot that is not its JobMaster's: {on}")

@@ -18,12 +18,27 @@ class Step(machine.Step[Slots, ev.Command]):
         self.state = self.state.with_job(job_id, job)
 
     def accept(self, allocations: Iterable[AllocationId]) -> None:
-        """The JobMaster has taken these slots."""
-        self.set(table=st.moved(self.state.table, allocations, SlotState.ACTIVE, self.now))
+        """The job's JobMaster has taken these slots, and with them the tasks that an earlier one deployed there."""
+        taken = list(allocations)
+        self.set(table=st.moved(self.state.table, taken, SlotState.ACTIVE, self.now))
+        leaders = {
+            b.job_id: self.state.jobs[b.job_id].leader for a, b in self.state.table.bindings.items() if a in taken
+        }
+        for job_id, leader in sorted(leaders.items()):
+            running = {a: self.state.attempts[a] for a in self.state.on(*taken)}
+            other = {a: r for a, r in running.items() if r.job_id == job_id and r.leader != leader and not r.ending}
+            if other:
+                adopted = {a: replace(r, leader=leader) for a, r in other.items()}
+                self.set(attempts={**self.state.attempts, **adopted})
+                self.commands.append(ev.Adopted(tuple(adopted), leader))
 
     def hold(self, job_id: JobId, *states: SlotState) -> None:
-        """Hold the slots in these states from now on. Slots already held are held for the full time again."""
-        until = self.now + self.state.options.hold_timeout
+        """Hold the slots in these states from now on. Slots already held are held for the full time again.
+
+        Tasks of the job that run here run on meanwhile.
+        """
+        options = self.state.options
+        until = self.now + (options.orphan_timeout if self.state.of(job_id) else options.hold_timeout)
         table = st.kept_until(self.state.table, self.state.table.of_job(job_id, SlotState.HELD), until)
         self.set(table=st.moved(table, table.of_job(job_id, *states), SlotState.HELD, self.now, until=until))
 

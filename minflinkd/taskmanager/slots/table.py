@@ -20,14 +20,14 @@ class SlotState(Enum):
     FREE = auto()
     ALLOCATED = auto()  # promised to a job and offered to its JobMaster, which has not accepted it yet
     ACTIVE = auto()  # accepted by the job's present JobMaster; tasks are deployed only in this state
-    HELD = auto()  # its JobMaster is silent or was replaced: the tasks end, the slots wait for the next JobMaster
+    HELD = auto()  # its JobMaster is silent or was replaced: tasks run on, and wait for the next JobMaster (A14)
     RELEASING = auto()  # given back; becomes free when its tasks have ended
 
 
 LEGAL = table(
     {
         SlotState.FREE: {SlotState.ALLOCATED},
-        SlotState.ALLOCATED: {SlotState.ACTIVE, SlotState.HELD, SlotState.FREE},
+        SlotState.ALLOCATED: {SlotState.ACTIVE, SlotState.HELD, SlotState.RELEASING, SlotState.FREE},
         SlotState.ACTIVE: {SlotState.HELD, SlotState.RELEASING, SlotState.FREE},
         SlotState.HELD: {SlotState.ALLOCATED, SlotState.RELEASING, SlotState.FREE},
         SlotState.RELEASING: {SlotState.FREE},

@@ -1,10 +1,14 @@
-"""The Dispatcher's part in the protocol: it tells the ResourceManager of each job's end until that answers."""
+"""The Dispatcher's part in the protocol: it tells the ResourceManager of each job's end until that answers.
+
+A ResourceManager that knows nothing asks it which jobs have not ended.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from minflinkd.rpc.messages import JobMasterEnded, Message
+from minflinkd.rpc.messages import JobMasterEnded, JobsToRun, ListJobsToRun, Message
 from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Unreachable
 from minflinkd.rpc.party import Ask, Outcome, Unknown
 from minflinkd.runtime.ids import JobId, LeaderId
@@ -18,7 +22,8 @@ PAUSE = 0.5
 class Farewells:
     """The Dispatcher's core, a rpc.party.Core."""
 
-    def __init__(self) -> None:
+    def __init__(self, to_run: Callable[[], tuple[JobId, ...]]) -> None:
+        self._to_run = to_run
         self.told: set[JobId] = set()
         self._commands: list[object] = []
 
@@ -27,7 +32,9 @@ class Farewells:
         self._commands.append(Ask(RESOURCE_MANAGER, farewell, TIMEOUT, about=farewell, after=after))
 
     def receive(self, message: Message, fence: LeaderId | None, now: float) -> Any:
-        raise Unreachable("nobody speaks to it here")
+        if isinstance(message, ListJobsToRun):
+            return JobsToRun(jobs=self._to_run())
+        raise Unreachable("nobody says anything else to it here")
 
     def answered(self, about: object, outcome: Outcome, now: float) -> None:
         assert isinstance(about, JobMasterEnded)
@@ -48,8 +55,8 @@ class Farewells:
 
 
 class DispatcherParty(Party[Farewells]):
-    def __init__(self, universe: Universe) -> None:
-        super().__init__(universe, DISPATCHER, Farewells())
+    def __init__(self, universe: Universe, to_run: Callable[[], tuple[JobId, ...]]) -> None:
+        super().__init__(universe, DISPATCHER, Farewells(to_run))
 
     def ended(self, job_id: JobId, leader_id: LeaderId) -> None:
         self.step(self.core.ended, job_id, leader_id)

@@ -8,6 +8,7 @@ from minflinkd.jobgraph.model import Checkpointing, Input, RestartKind, RestartS
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler.phases import Predecessors
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import ExecutionState
 from minflinkd.rpc.network import job_master
@@ -60,6 +61,7 @@ class JobMasterParty(Party[JobMasterCore]):
             checkpointing=Checkpointing(),
             checkpoint_root="file:///nowhere",
             libraries=libraries,
+            version=str(job.plan.groups),
         )
         options = JobMasterOptions(
             heartbeat_interval=world.plan.heartbeat_interval,
@@ -92,7 +94,22 @@ class JobMasterParty(Party[JobMasterCore]):
         self._status = core.state.status
         job.master = self
         self.universe.note("{} BEGINS as {}", self.address, leader_id)
-        self.feed(ev.Started(recovered=bool(job.checkpoint), cancelled=job.cancelled, ran_with=job.checkpoint))
+        # One that stood down has stopped its tasks. After any other, they may still run.
+        before = Predecessors(
+            context.version,
+            latest=job.checkpoints,
+            attempts=frozenset(job.checkpointed.values()),
+            completed=frozenset(range(1, job.checkpoints + 1)),
+        )
+        preceded, job.preceded = job.preceded, True
+        self.feed(
+            ev.Started(
+                recovered=bool(job.checkpoint),
+                cancelled=job.cancelled,
+                ran_with=job.checkpoint,
+                predecessors=before if preceded else None,
+            )
+        )
 
     def feed(self, event: ev.Event) -> None:
         self.step(self.core.feed, event, self._engine.now)
@@ -115,11 +132,14 @@ class JobMasterParty(Party[JobMasterCore]):
     def carry_out(self, command: Any) -> None:
         match command:
             case ev.FindRestorePoint(number):
-                found = ev.RestorePointFound(number, 1 if self.job.checkpoint else None, {})
+                found = ev.RestorePointFound(number, self.job.checkpoints or None, {})
                 self._later(ev.RestorePointFailed(number, STORAGE_AWAY) if self._storage_fails() else found)
-            case ev.StartCheckpoints():
+            case ev.AdoptTasks(attempts):
+                self._adopts(attempts)
+            case ev.StartCheckpoints(attempts):
                 executions = self.core.state.executions
                 self.job.checkpoint = {task_id: e.parallelism for task_id, e in executions.items()}
+                self.job.checkpointed, self.job.checkpoints = dict(attempts), self.job.checkpoints + 1
                 if self._storage_fails():
                     self._later(ev.CheckpointsFailed(STORAGE_AWAY))
             case ev.TakeRescaleCheckpoint(number):
@@ -149,6 +169,27 @@ class JobMasterParty(Party[JobMasterCore]):
             self._alone(ask.request)
         elif isinstance(ask.request, m.CancelTask):
             self.cancelled.add(ask.request.attempt_id)
+
+    def _adopts(self, attempts: frozenset[AttemptId]) -> None:
+        """Check that the attempts run where it thinks, as it would have them, and that none of them was replaced."""
+        self.universe.note("{} ADOPTS {}", self.address, sorted(attempts))
+        for attempt_id in attempts:
+            execution = self.core.state.by_attempt(attempt_id)
+            found = [tm for tm in self.world.task_managers() if attempt_id in tm.attempts]
+            if execution is None or len(found) > 1:
+                raise Violation(f"{self.address} adopts {attempt_id} as {execution}, which runs at {found}")
+            latest = self.job.checkpointed.get(execution.task_id)
+            if latest is not None and latest != attempt_id:
+                raise Violation(
+                    f"{self.address} adopts {attempt_id}, and {latest} has taken part in a checkpoint since"
+                )
+            there = {e.attempt_id for e in self.core.state.live}
+            for tm in found:  # it may have ended, or its process, while its offer was under way
+                deployed = tm.attempts[attempt_id].deployment
+                if deployed.job.version != str(self.job.plan.groups):
+                    raise Violation(f"{self.address} adopts {attempt_id} of version {deployed.job.version}")
+                if missing := [source.attempt_id for source in deployed.inputs if source.attempt_id not in there]:
+                    raise Violation(f"{self.address} adopts {attempt_id}, which reads from {missing}")
 
     def _alone(self, deployment: m.DeployTask) -> None:
         """Check that nothing runs of earlier attempts of the task on slots that it has, even if it is ending."""

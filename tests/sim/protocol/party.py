@@ -140,8 +140,9 @@ class Party(Generic[C]):
             raise Violation(f"{self.address} carries out {command}, but {due} comes first")
         match command:
             case Ask():
-                self.sends(command)
-                self.universe.wire.ask(self, command)
+                ask = self.complete(command)
+                self.sends(ask)
+                self.universe.wire.ask(self, ask)
             case Tell():
                 self.tells(command)
                 self.universe.wire.tell(self, command)
@@ -150,6 +151,10 @@ class Party(Generic[C]):
 
     def carry_out(self, command: Any) -> None:
         raise Violation(f"{self.address} does not know the command {command}")
+
+    def complete(self, ask: Ask) -> Ask:
+        """Add to a request what the core does not know."""
+        return ask
 
     def sends(self, ask: Ask) -> None:
         """Check a request before it is sent. Raises Violation."""

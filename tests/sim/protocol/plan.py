@@ -110,6 +110,7 @@ class Plan:
     heartbeat_interval: float = 1.0
     heartbeat_timeout: float = 5.0
     hold_timeout: float = 8.0
+    orphan_timeout: float = 20.0
     taskmanager_timeout: float = 8.0
     registration_timeout: float = 0.0  # of TaskManagers that are not standalone
     start_time: tuple[float, float] = (0.5, 3.0)  # seconds until one registers, and again until its session is ready

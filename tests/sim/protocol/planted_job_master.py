@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from minflinkd.jobmaster import core as job_master
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.errands import Errands
-from minflinkd.jobmaster.scheduler import failover, slot_pool
+from minflinkd.jobmaster.scheduler import failover, reconciling, slot_pool
 from minflinkd.jobmaster.scheduler.events import AttemptGone, SlotsGone
 from minflinkd.jobmaster.scheduler.slot_pool import SlotPool
+from minflinkd.jobmaster.scheduler.step import Step
 from tests.sim.planting import Planted, patched
 
 
@@ -33,8 +35,8 @@ def _slots_of_a_lost_task_manager_stay_in_the_pool() -> Any:
 
 def _an_allocation_that_was_given_up_is_taken_again() -> Any:
     def made(offered: Any) -> Any:
-        def forgetful(pool: Any, *rest: Any) -> Any:
-            return replace(offered(replace(pool, gone=()), *rest), gone=pool.gone)
+        def forgetful(pool: Any, *rest: Any, **named: Any) -> Any:
+            return replace(offered(replace(pool, gone=()), *rest, **named), gone=pool.gone)
 
         return forgetful
 
@@ -79,6 +81,42 @@ def _attempts_that_the_task_manager_does_not_know_are_waited_for() -> Any:
     return _contradictions_are_ignored(AttemptGone)
 
 
+def _attempts_that_were_replaced_are_adopted() -> Any:
+    def made(is_current: Any) -> Any:
+        def credulous(state: Any, before: Any, task_id: Any, found: Any) -> bool:
+            attempts = {found.task.status.attempt_id}
+            return bool(is_current(state, replace(before, attempts=attempts), task_id, found))
+
+        return credulous
+
+    return patched(reconciling, "_is_current", made)
+
+
+def tasks_of_another_version_are_adopted() -> Any:
+    """Not in FAULTS: a seed hardly ever has all that it takes. `test_scenarios` has it."""
+
+    def made(is_current: Any) -> Any:
+        def credulous(state: Any, before: Any, task_id: Any, found: Any) -> bool:
+            return bool(is_current(state, replace(before, version=found.task.version), task_id, found))
+
+        return credulous
+
+    return patched(reconciling, "_is_current", made)
+
+
+@contextmanager
+def _readers_are_adopted_without_their_writers() -> Iterator[None]:
+    def made(adoptable: Any) -> Any:
+        return lambda state, phase: adoptable(replace(state, regions={t: {t} for t in state.regions}), phase)
+
+    with patched(reconciling, "_adoptable", made), patched(reconciling, "_reads", lambda _: lambda *_: True):
+        yield
+
+
+def _what_is_not_adopted_runs_on() -> Any:
+    return patched(Step, "dismiss", lambda _: lambda *_: None)
+
+
 FAULTS: Mapping[str, Planted] = {
     "the JM takes an unanswered deployment for a failed one": _an_unanswered_deployment_has_failed,
     "the JM accepts one allocation from two TMs": _the_job_master_accepts_one_allocation_of_two_task_managers,
@@ -89,5 +127,8 @@ FAULTS: Mapping[str, Planted] = {
     "the JM repeats deployments after their cancellation": _deployments_are_repeated_after_their_cancellation,
     "the JM declares its needs once": _needs_are_declared_once,
     "the JM keeps slots that the TM does not know": _slots_that_the_task_manager_does_not_know_are_kept,
+    "the JM adopts attempts that were replaced": _attempts_that_were_replaced_are_adopted,
+    "the JM adopts readers without their writers": _readers_are_adopted_without_their_writers,
+    "the JM lets tasks run on that it does not adopt": _what_is_not_adopted_runs_on,
     "the JM waits for attempts that the TM does not know": _attempts_that_the_task_manager_does_not_know_are_waited_for,
 }

@@ -12,6 +12,7 @@ from msgspec.structs import replace as copy
 from minflinkd.resourcemanager import reservations, slot_manager
 from minflinkd.resourcemanager.core import ResourceManagerCore
 from minflinkd.resourcemanager.events import NotifyLost, SendAllocate
+from minflinkd.resourcemanager.state import Resources
 from minflinkd.resourcemanager.task_managers import Slot
 from minflinkd.rpc.messages import NeedsAnswer
 from tests.sim.planting import Planted, patched
@@ -117,6 +118,14 @@ def _slots_that_were_given_up_are_waited_for() -> Any:
     return patched(slot_manager, "_declared", made)
 
 
+def _unknown_jobs_count_as_ended() -> Any:
+    return patched(Resources, "has_ended", lambda _: lambda state, job_id: job_id not in state.unended)
+
+
+def _silent_jobs_count_as_ended() -> Any:
+    return patched(Resources, "has_ended", lambda _: lambda state, job_id: job_id in state.past)
+
+
 FAULTS: Mapping[str, Planted] = {
     "the RM marks slots taken after it has asked for them": _slots_are_marked_after_they_are_asked_for,
     "the RM frees reserved slots by reports that cannot know of them": _reports_free_what_they_cannot_know_of,
@@ -131,4 +140,6 @@ FAULTS: Mapping[str, Planted] = {
     "the RM drops repeated declarations": _repeated_declarations_are_dropped,
     "the RM gives slots again at once that came back": _what_came_back_is_given_again_at_once,
     "the RM waits for slots that their JM gave up": _slots_that_were_given_up_are_waited_for,
+    "the RM takes jobs that it does not know for ended": _unknown_jobs_count_as_ended,
+    "the RM takes jobs of silent JMs for ended": _silent_jobs_count_as_ended,
 }

@@ -54,7 +54,7 @@ def _slots_are_held_for_ever() -> Any:
     def made(hold: Any) -> Any:
         def leaking(this: Any, *rest: Any) -> None:
             options = this.state.options
-            this.set(options=replace(options, hold_timeout=math.inf))
+            this.set(options=replace(options, hold_timeout=math.inf, orphan_timeout=math.inf))
             hold(this, *rest)
             this.set(options=options)
 

@@ -68,7 +68,9 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         report = message.report if isinstance(message, m.HeartbeatFromTaskManager | m.SlotsFree) else None
         old = report is not None and report.version < self._seen.get(report.resource_id, -1)
         try:
-            return super().receive(message, fence)
+            answer = super().receive(message, fence)
+            self._check_ended(answer)
+            return answer
         except Fenced as error:
             if isinstance(message, m.DeclareNeeds) and self.world.leads(message.job_id, message.leader_id):
                 raise Violation(f"{self.address} refuses the JobMaster that leads: {error}") from error
@@ -80,6 +82,13 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
                 self._unchanged(report.resource_id, before)
             elif report is not None and not stale:
                 self._seen[report.resource_id] = report.version
+
+    def _check_ended(self, answer: Any) -> None:
+        """Check that no job counts as ended that is to run: its tasks would end (A14)."""
+        if isinstance(answer, m.Registered | m.HeartbeatAnswer) and (
+            wrong := {*answer.ended_jobs} & {*self.world.to_run()}
+        ):
+            raise Violation(f"{self.address} says that {', '.join(sorted(wrong))} has ended")
 
     def _is_stale(self, message: m.Message, fence: LeaderId | None) -> bool:
         if isinstance(message, m.DeclareNeeds):

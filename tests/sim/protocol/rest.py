@@ -76,8 +76,7 @@ def _disagreement(world: World) -> str:
 
 def is_wanted(world: World, attempt_id: AttemptId) -> bool:
     """Whether a JobMaster counts on the attempt, or waits for its end."""
-    found = (master.core.state.by_attempt(attempt_id) for master in world.job_masters())
-    return any(execution is not None and execution.on_task_manager for execution in found)
+    return any(attempt_id in master.core.state.known_attempts for master in world.job_masters())
 
 
 def leaks(world: World) -> str:

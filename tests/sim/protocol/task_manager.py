@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace as copy
@@ -16,7 +16,7 @@ from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, LeaderId, ResourceId
 from minflinkd.taskmanager.child.protocol import SessionLost
 from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
-from minflinkd.taskmanager.slots.events import EndTasks, ForgetJob, StartTask
+from minflinkd.taskmanager.slots.events import Adopted, EndTasks, ForgetJob, StartTask
 from minflinkd.taskmanager.slots.state import SlotOptions, Slots
 from minflinkd.taskmanager.slots.table import SlotState, SlotTable
 from tests.sim.protocol.journal import Violation
@@ -38,13 +38,14 @@ DONE = Answered(m.Done())
 @dataclass
 class Attempt:
     deployment: m.DeployTask
+    leader: LeaderId
     state: m.TaskState = m.TaskState.INITIALIZING
     error: ErrorInfo | None = None
     telling: bool = False  # its JobMaster is being told
     tries: int = 0
 
     def is_of(self, master: JobMasterParty | None) -> bool:
-        return master is not None and self.deployment.job_leader_id == master.core.leader_id
+        return master is not None and self.leader == master.core.leader_id
 
     def status(self) -> m.TaskStatus:
         deployed = self.deployment
@@ -57,11 +58,23 @@ class Attempt:
             error=self.error,
         )
 
+    def offered(self) -> m.OfferedTask:
+        deployed = self.deployment
+        return m.OfferedTask(
+            status=self.status(),
+            allocation_id=deployed.allocation_id,
+            attempt_number=deployed.attempt_number,
+            parallelism=deployed.task.parallelism,
+            version=deployed.job.version,
+            inputs=deployed.inputs,
+        )
+
 
 @dataclass(frozen=True)
 class _Status:
     attempt_id: AttemptId
     state: m.TaskState
+    leader: LeaderId  # who is told
 
 
 class TaskManagerParty(Party[TaskManagerCore]):
@@ -89,7 +102,11 @@ class TaskManagerParty(Party[TaskManagerCore]):
             report=report,
             standalone=standalone,
         )
-        slots = SlotOptions(heartbeat_timeout=plan.heartbeat_timeout, hold_timeout=plan.hold_timeout)
+        slots = SlotOptions(
+            heartbeat_timeout=plan.heartbeat_timeout,
+            hold_timeout=plan.hold_timeout,
+            orphan_timeout=plan.orphan_timeout,
+        )
         give_up = 0.0 if standalone else plan.registration_timeout
         options = TaskManagerOptions(slots=slots, registration_timeout=give_up)
         core = TaskManagerCore(hello, slots=plan.slots_per_tm, options=options, now=world.universe.now)
@@ -173,6 +190,13 @@ class TaskManagerParty(Party[TaskManagerCore]):
         if registers and ask.about.number != registration.number and self.core.registration != registration:
             raise Violation(f"{self.address} was changed by the outcome of an earlier registration")
 
+    def complete(self, ask: Ask) -> Ask:
+        if not isinstance(ask.request, m.OfferSlots):
+            return ask
+        slots = {offer.allocation_id for offer in ask.request.offers}
+        there = [x for x in self.attempts.values() if x.deployment.allocation_id in slots and x.state in LIVE]
+        return replace(ask, request=copy(ask.request, tasks=tuple(x.offered() for x in there)))
+
     def sends(self, ask: Ask) -> None:
         if isinstance(ask.request, m.OfferSlots):
             self._offers[ask.target] = ask.request.version
@@ -180,11 +204,16 @@ class TaskManagerParty(Party[TaskManagerCore]):
     def carry_out(self, command: Any) -> None:
         match command:
             case StartTask(deployment):
-                self.attempts[deployment.attempt_id] = attempt = Attempt(deployment)
+                self.attempts[deployment.attempt_id] = attempt = Attempt(deployment, deployment.job_leader_id)
                 self._begin(deployment)
                 self.world.deployed(self, deployment)
                 self._tell(attempt)
                 self.after(self._task_time(), self._up, attempt)
+            case Adopted(attempts, leader):
+                for attempt_id in attempts:
+                    self.attempts[attempt_id].leader = leader
+                    if not self.attempts[attempt_id].telling:
+                        self._tell(self.attempts[attempt_id])
             case EndTasks(attempts, reason):
                 self.universe.note("{} ends {}: {}", self.address, attempts, reason)
                 for attempt_id in attempts:
@@ -273,14 +302,14 @@ class TaskManagerParty(Party[TaskManagerCore]):
         attempt.telling = True
         deployed = attempt.deployment
         request = m.TaskStateChanged(resource_id=self.resource_id, status=attempt.status())
-        about = _Status(deployed.attempt_id, attempt.state)
-        target, fence = job_master(deployed.job.job_id), deployed.job_leader_id
+        about = _Status(deployed.attempt_id, attempt.state, attempt.leader)
+        target, fence = job_master(deployed.job.job_id), attempt.leader
         self.universe.wire.ask(self, Ask(target, request, STATUS_TIMEOUT, fence=fence, about=about, after=after))
 
     def _told(self, about: _Status, outcome: Outcome) -> None:
         attempt = self.attempts[about.attempt_id]
         attempt.telling = False
-        if about.state is not attempt.state:
+        if (about.state, about.leader) != (attempt.state, attempt.leader):
             self._tell(attempt)
         elif isinstance(outcome, Unknown) and attempt.tries < STATUS_TRIES:
             attempt.tries += 1
@@ -326,7 +355,8 @@ class TaskManagerParty(Party[TaskManagerCore]):
             if binding is None or binding.job_id != deployed.job.job_id:
                 raise Violation(f"{self.address}: {attempt_id} is {attempt.state} on slots that are not its job's")
             leader = self.core.slots.jobs[binding.job_id].leader
-            if attempt.state in LIVE and (binding.state is not SlotState.ACTIVE or leader != deployed.job_leader_id):
+            led = binding.state is not SlotState.ACTIVE or leader == attempt.leader
+            if attempt.state in LIVE and (binding.state is SlotState.RELEASING or not led):
                 raise Violation(f"{self.address}: {attempt_id} is {attempt.state} on {binding.state} slots of {leader}")
 
     def held(self) -> frozenset[AllocationId]:

@@ -15,9 +15,11 @@ QUICK = (
     "the RM does not repeat a request for slots",
     "the RM drops repeated declarations",
     "the RM gives slots again at once that came back",
-    "the TM gives taken slots again",
+    "the RM takes jobs that it does not know for ended",
+    "the RM takes jobs of silent JMs for ended",
     "the TM keeps surplus slots",
     "the TM's reports of freed slots are no news",
+    "the JM lets tasks run on that it does not adopt",
     "commands overtake one another",
 )
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from minflinkd.jobmaster.scheduler.events import CancelRequested
+from minflinkd.jobmaster.scheduler.events import CancelRequested, StandDown
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import RESOURCE_MANAGER
 from minflinkd.runtime.ids import AttemptId, ResourceId
+from minflinkd.taskmanager.slots.machine import NAMED_FOR
+from tests.sim.planting import Planted
 from tests.sim.protocol.job_master import JobMasterParty
+from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.plan import JobPlan, Plan
+from tests.sim.protocol.planted_job_master import tasks_of_another_version_are_adopted
 from tests.sim.protocol.rest import unserved
 from tests.sim.protocol.task_manager import LIVE, TaskManagerParty
 from tests.sim.protocol.world import World
@@ -68,37 +73,94 @@ def test_a_crash_of_the_resource_manager_interrupts_nothing() -> None:
     assert processes(world) == there
 
 
-def test_a_job_comes_back_on_its_warm_task_managers_when_its_job_master_crashes() -> None:
-    """After a crash of its JobMaster, a job runs in the same processes as before, as new attempts (R13)."""
+@pytest.mark.parametrize("connected", [False, True])
+@pytest.mark.parametrize("lasts", [0.1, 1.0, HEARTBEAT_TIMEOUT + 1.0, 15.0])
+def test_no_task_ends_when_its_job_master_crashes(lasts: float, connected: bool) -> None:
+    """The next JobMaster adopts the attempts, however long it takes to come (A14, A14b)."""
+    world = cluster(JobPlan(at=0.0, groups=(2, 1), connected=connected))
+    before = attempts(world)
+    world.crash_job_master(master(world), lasts=lasts)
+    pass_time(world, lasts + 0.5)
+    served(world, within=5.0)
+    assert attempts(world) == before
+    assert master(world).core.state.restarts == 0
+
+
+@pytest.mark.parametrize("lasts", [0.1, 2.0, HEARTBEAT_TIMEOUT + 1.0, 15.0])
+def test_no_task_ends_when_the_daemon_crashes(lasts: float) -> None:
+    """ResourceManager and JobMasters are gone. The next ones find the tasks where they were (A14)."""
     world = cluster()
     before, there = attempts(world), processes(world)
-    world.crash_job_master(master(world), lasts=1.0)
-    pass_time(world, 1.5)
-    served(world, within=5.0)
+    world.crash_daemon(lasts=lasts)
+    pass_time(world, lasts + 1.0)
+    served(world, within=10.0)
+    assert attempts(world) == before
     assert processes(world) == there
-    assert set(attempts(world).values()) == set(before.values())
-    assert not attempts(world).keys() & before.keys()
 
 
-def test_slots_wait_for_the_next_job_master_and_then_fall_free() -> None:
-    """`jobmanager.slot-hold-timeout` is the limit (R13)."""
+def test_a_region_without_one_of_its_tasks_restarts_and_the_others_are_adopted() -> None:
+    """What ran on a TaskManager that died with the JobMaster is made up for; the rest runs on (A14a, R16)."""
+    world = cluster(JobPlan(at=0.0, groups=(3, 3)), slots_per_tm=4)
+    before, victim = attempts(world), busy(world)
+    survivors = {a for a, r in before.items() if r != victim.resource_id}
+    assert survivors
+    world.crash_job_master(master(world), lasts=2.0)
+    world.kill(victim)
+    pass_time(world, 3.0)
+    served(world, within=30.0)
+    now = attempts(world)
+    assert survivors <= now.keys()
+    assert not now.keys() & (before.keys() - survivors)
+
+
+@pytest.mark.parametrize("planted", [nullcontext, tasks_of_another_version_are_adopted])
+def test_tasks_of_the_version_before_are_not_adopted(planted: Planted) -> None:
+    """They were cut off while the next version took over. Its JobMaster died before its tasks had taken a checkpoint.
+
+    So the latest checkpoint is theirs, and only their version tells that they are not wanted (A14a).
+    """
+    world = cluster(JobPlan(at=0.0, groups=(2,), narrows=True), unkillable=1.0, standby=1)
+    zombie, before, first = busy(world), attempts(world), master(world)
+    zombie.stop()
+    first.feed(StandDown())
+    world.until(lambda: "" if next_deployed(world, first) else "the next version is not deployed", within=60.0)
+    world.crash_job_master(master(world), lasts=0.5)
+    for tm in world.task_managers():
+        if tm is not zombie:
+            world.kill(tm)
+    world.go_on(zombie)
+    with planted(), nullcontext() if planted is nullcontext else pytest.raises(Violation, match="of version"):
+        pass_time(world, 2.0)
+        served(world, within=60.0)
+        assert not attempts(world).keys() & before.keys()
+
+
+def next_deployed(world: World, before: JobMasterParty) -> bool:
+    return any(m is not before and m.core.state.live for m in world.job_masters())
+
+
+def test_tasks_wait_for_the_next_job_master_and_then_end() -> None:
+    """`high-availability.orphan-timeout` is the limit. Then their slots fall free (A14)."""
     world = cluster()
+    before = attempts(world)
     world.crash_job_master(master(world), lasts=1_000.0)
+    pass_time(world, world.plan.orphan_timeout)
+    assert attempts(world) == before
     pass_time(world, HEARTBEAT_TIMEOUT + world.plan.task_time + 1.0)
     assert attempts(world) == {}
-    assert any(tm.held() for tm in world.task_managers())
-    pass_time(world, world.plan.hold_timeout)
     assert not any(tm.held() for tm in world.task_managers())
 
 
-def test_resource_manager_and_job_master_crash_at_once() -> None:
-    """The job runs again, and no TaskManager is started (R14)."""
+def test_a_job_that_is_cancelled_while_nobody_leads_it_leaves_nothing() -> None:
+    """Its next JobMaster adopts nothing: it tells the tasks to end."""
     world = cluster()
-    there = processes(world)
-    world.crash_daemon(lasts=2.0)
-    pass_time(world, 3.0)
-    served(world, within=10.0)
-    assert processes(world) == there
+    job = master(world).job
+    world.crash_job_master(master(world), lasts=3.0)
+    world.end(job)
+    world.until(lambda: "" if job.ended else "it does not end", within=30.0)
+    assert attempts(world) == {}
+    pass_time(world, 1.0)
+    assert not any(tm.held() for tm in world.task_managers())
 
 
 def test_a_killed_task_manager_is_made_up_for_by_the_standby() -> None:
@@ -131,7 +193,7 @@ def test_a_stopped_task_manager_does_no_harm_when_it_goes_on(unkillable: float) 
     world.until(lambda: "" if runs_without(world, zombie) else "its job does not run elsewhere", within=30.0)
     elsewhere = {a: r for a, r in attempts(world).items() if r != zombie.resource_id}
     world.go_on(zombie)
-    pass_time(world, HEARTBEAT_TIMEOUT + world.plan.task_time + 1.0)
+    pass_time(world, NAMED_FOR * HEARTBEAT_TIMEOUT + world.plan.task_time + 1.0)
     assert attempts(world) == elsewhere
     world.until(lambda: "the zombie is there" if zombie.alive else "", within=45.0)
 
@@ -151,7 +213,7 @@ def test_a_task_manager_that_is_cut_off_ends_its_tasks_and_comes_back_empty(noti
     for way in ways:
         world.universe.wire.cut(*way, noticed=noticed)
     world.until(lambda: "" if runs_without(world, lost) else "its job does not run elsewhere", within=30.0)
-    pass_time(world, HEARTBEAT_TIMEOUT + world.plan.hold_timeout + world.plan.task_time)
+    pass_time(world, HEARTBEAT_TIMEOUT + world.plan.orphan_timeout + world.plan.task_time)
     assert not lost.held()
     for way in ways:
         world.universe.wire.heal(*way, noticed=noticed)

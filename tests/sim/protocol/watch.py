@@ -31,6 +31,8 @@ class Watch:
         self._beats = 2 * world.plan.heartbeat_interval + MARGIN
         self._repeat = world.plan.heartbeat_timeout / 2 + RETRY_PAUSE  # until a request without answer is sent again
         self._limit = world.plan.heartbeat_timeout + self._beats
+        # Tasks wait for their next JobMaster for so long (A14), or until the ResourceManager tells them better.
+        self._orphaned = self._limit + world.plan.orphan_timeout
 
     def begin(self) -> None:
         self._world.universe.engine.after(INTERVAL, self._look)
@@ -60,8 +62,8 @@ class Watch:
                 late = not beats and heard[attempt_id] != self._heard.get(attempt_id, heard[attempt_id])
                 lasted = 0.0 if late else self._unwanted.get(attempt_id, 0.0)
                 unwanted[attempt_id] = lasted = lasted + fair * INTERVAL
-                if lasted > self._limit:
-                    raise Violation(f"{tm.address} runs {attempt_id} for {self._limit:g} s for nobody")
+                if lasted > self._orphaned:
+                    raise Violation(f"{tm.address} runs {attempt_id} for {self._orphaned:g} s for nobody")
                 if master is None or not fair or not beats:
                     continue  # counted anew after bad weather
                 beaten[attempt_id] = known = self._beaten.get(attempt_id, 0.0) + INTERVAL

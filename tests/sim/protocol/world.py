@@ -40,6 +40,9 @@ class Job:
     plan: JobPlan
     master: JobMasterParty | None = None
     checkpoint: dict[TaskId, int] = field(default_factory=dict)  # the parallelism of its tasks; empty: there is none
+    checkpointed: dict[TaskId, AttemptId] = field(default_factory=dict)  # the attempts whose state it holds
+    checkpoints: int = 0
+    preceded: bool = False  # it has had a JobMaster that did not stop its tasks
     cancelled: bool = False
     ended: JobStatus | None = None
 
@@ -53,7 +56,7 @@ class World:
         self.input_ended: set[JobId] = set()
         self.started: set[AttemptId] = set()
         self.resource_manager: ResourceManagerParty | None = None
-        self.dispatcher = DispatcherParty(self.universe)
+        self.dispatcher = DispatcherParty(self.universe, self.to_run)
         self.host = Host(self)
         self.calm = False  # no more faults
         self.ending = False  # the jobs are ending
@@ -123,6 +126,10 @@ class World:
 
     def remove(self, tm: TaskManagerParty) -> None:
         self._task_managers.pop(tm.resource_id, None)
+
+    def to_run(self) -> tuple[JobId, ...]:
+        """Return the jobs that a Dispatcher would find in its store: those without a result."""
+        return tuple(job_id for job_id, job in self.jobs.items() if job.ended is None)
 
     def is_exclusive(self, job_id: JobId) -> bool:
         return job_id in self.jobs and self.jobs[job_id].plan.exclusive
@@ -213,7 +220,7 @@ class World:
     def _start_dispatcher(self, told: set[JobId]) -> None:
         if self.dispatcher.alive:
             return
-        self.dispatcher = DispatcherParty(self.universe)
+        self.dispatcher = DispatcherParty(self.universe, self.to_run)
         self.dispatcher.core.told |= told
         for job in self.jobs.values():
             if job.ended is not None and job.job_id not in told:
@@ -251,7 +258,7 @@ class World:
             master.job.plan = replace(master.job.plan, groups=groups)
         heralded = tuple(sorted({held.resource_id for held in master.core.state.pool.held.values()}))
         master.die()
-        master.job.master = None
+        master.job.master, master.job.preceded = None, False
         self.universe.engine.after(0.01, self._start_job_master, master.job, heralded)
 
     def stop_daemon(self, lasts: float) -> None:

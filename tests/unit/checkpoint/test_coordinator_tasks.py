@@ -9,6 +9,7 @@ from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
 from minflinkd.checkpoint.machine import events as e
 from minflinkd.checkpoint.machine.pending import PendingCheckpoint, Phase
 from minflinkd.checkpoint.machine.state import Final, next_wakeup, owed_to
+from minflinkd.runtime.ids import TaskId
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
 from tests.unit.checkpoint.builders import (
     A1,
@@ -262,3 +263,41 @@ def test_a_task_that_says_nothing_of_sizes_has_none_recorded() -> None:
     [write] = story.acknowledged(1)
     assert isinstance(write, e.WriteMetadata)
     assert [task.file_sizes for task in write.checkpoint.tasks] == [{}, {}]
+
+
+def test_adopted_tasks_are_told_of_every_complete_checkpoint_that_they_may_owe() -> None:
+    """The coordinator before this one may have died between the checkpoint and the news of it (A14a).
+
+    Tasks publish once, however often they are told.
+    """
+    story = Story(store=(completed(3), completed(4)))
+    assert story.tell(e.TasksAdopted(frozenset({A1, B1}), frozenset())) == []
+    assert story.tell(e.TasksRunning(TASKS)) == [
+        e.NotifyComplete(attempt, number) for number in (3, 4) for attempt in (A1, B1)
+    ]
+
+
+def test_adopted_tasks_are_told_that_what_is_not_complete_never_will_be() -> None:
+    """They may hold up their input for it, or be stopped by it. What is complete is not aborted (A14a)."""
+    story = Story(store=(completed(3),))
+    assert story.tell(e.TasksAdopted(frozenset({A1, B1}), frozenset({3, 4}))) == [
+        e.NotifyAborted(A1, 4),
+        e.NotifyAborted(B1, 4),
+    ]
+
+
+def test_beside_adopted_tasks_the_restored_ones_owe_nothing() -> None:
+    """A region restarts from the checkpoint and has published what it covers; the adopted ones have perhaps not."""
+    story = Story(store=(completed(3),))
+    story.tell(e.TasksAdopted(frozenset({A1}), frozenset()), e.RestorePointTaken(3))
+    assert story.tell(e.TasksRunning({A: A1, B: B2})) == [e.NotifyComplete(A1, 3)]
+    assert owed_to(story.state, B2) is None
+
+
+def test_what_only_tasks_of_an_earlier_version_owe_is_settled_when_all_are_adopted() -> None:
+    """Their successors published it before they ran. Otherwise that checkpoint would never be subsumed."""
+    story = Story(store=(completed(3, snapshot(3, A, A1), snapshot(3, TaskId("gone"), B1)),))
+    story.tell(e.TasksAdopted(frozenset({A1}), frozenset()))
+    assert story.tell(e.TasksRunning({A: A1})) == [e.NotifyComplete(A1, 3)]
+    story.tell(e.TaskNotified(3, A1))
+    assert story.state.unconfirmed == {}

@@ -255,7 +255,7 @@ async def test_a_job_that_cannot_be_recovered_does_not_stop_the_others(
     unrecoverable.add(JOB)
     with capture_logs() as logs:
         async with cluster.serving():
-            assert (await cluster.job(OTHER)).status is JobStatus.CREATED
+            assert (await cluster.job(OTHER)).status is JobStatus.RECONCILING
     down = [line["component"] for line in logs if line["event"] == "a component is down"]
     assert set(down) == {f"JobMaster of {JOB}"}
     assert f"jobstore/jobs/{JOB}.json" in cluster.files()

@@ -270,7 +270,7 @@ async def test_jobs_are_recovered_side_by_side_but_not_all_at_once(
 
     monkeypatch.setattr(CheckpointStore, "recover", counted)
     async with cluster.serving():
-        assert await cluster.list() == dict.fromkeys(jobs, JobStatus.CREATED)
+        assert await cluster.list() == dict.fromkeys(jobs, JobStatus.RECONCILING)
     assert most == job_master_factory.STARTS
 
 
@@ -290,7 +290,7 @@ async def test_a_recovery_that_hangs_holds_neither_the_start_nor_the_others(
     monkeypatch.setattr(dispatcher, "RECOVERY_PATIENCE", 0.2)
     with capture_logs():
         async with cluster.serving():
-            wanted = {first: JobStatus.INITIALIZING, **dict.fromkeys(others, JobStatus.CREATED)}
+            wanted = {first: JobStatus.INITIALIZING, **dict.fromkeys(others, JobStatus.RECONCILING)}
             assert await cluster.list() == wanted
             await cluster.cancel(first)
 

@@ -13,6 +13,8 @@ from minflinkd.jobmaster.scheduler.phases import (
     FindingRestorePoint,
     Initializing,
     Phase,
+    Predecessors,
+    Reconciling,
     Rescaling,
     Running,
     Settling,
@@ -28,6 +30,7 @@ RUNNING = Running(since=1.0, checkpointed=True)
 OUTCOMES = (S.FINISHED, S.CANCELED, S.FAILED)
 EXAMPLES: dict[type[Phase], tuple[Phase, ...]] = {
     Initializing: (Initializing(),),
+    Reconciling: (Reconciling(5.0, Predecessors("v1")),),
     WaitingForSlots: (WaitingForSlots(),),
     FindingRestorePoint: (FindingRestorePoint(frozenset()),),
     ComingUp: (ComingUp(),),
@@ -41,7 +44,9 @@ EXAMPLES: dict[type[Phase], tuple[Phase, ...]] = {
 }
 # Flink's org.apache.flink.api.common.JobStatus, as its default scheduler moves: without what only its Dispatcher does
 FLINK = {
-    S.INITIALIZING: {S.CREATED, S.CANCELLING, S.FAILING},
+    S.INITIALIZING: {S.CREATED, S.RECONCILING, S.CANCELLING, S.FAILING},
+    # Flink has the status, and no scheduler of its own that still uses it.
+    S.RECONCILING: {S.RUNNING, S.CREATED, S.RESTARTING, S.CANCELLING, S.FAILING},
     S.CREATED: {S.RUNNING, S.RESTARTING, S.CANCELLING, S.FAILING},
     S.RUNNING: {S.RESTARTING, S.CANCELLING, S.FAILING, S.FINISHED},
     S.RESTARTING: {S.RUNNING, S.CANCELLING, S.FAILING},
@@ -75,10 +80,10 @@ def moves() -> list[tuple[Phase, Phase]]:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_legal_move_of_phases_is_a_legal_move_of_flinks_status(before: Phase, after: Phase, restarted: bool) -> None:
     """Clients written for Flink see no sequence of states that Flink would not show."""
-    restarted = restarted and not isinstance(before, Initializing)
+    restarted = restarted and not isinstance(before, Initializing | Reconciling)
     was = job_status(before, restarted=restarted)
     # A job that waits for slots again after it was up has begun a restart.
-    again = restarted or (isinstance(after, WaitingForSlots) and not isinstance(before, Initializing))
+    again = restarted or (isinstance(after, WaitingForSlots) and not isinstance(before, Initializing | Reconciling))
     if isinstance(before, FindingRestorePoint) and isinstance(after, WaitingForSlots):
         again = restarted  # slots were lost meanwhile: it is still the same restart
     now = job_status(after, restarted=again)

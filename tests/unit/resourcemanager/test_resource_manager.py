@@ -10,13 +10,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as copy
 
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
 from minflinkd.resourcemanager.resource_manager import ResourceManager
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Fenced, Mailbox, Unreachable, job_master, task_manager
+from minflinkd.rpc.network import (
+    DISPATCHER,
+    RESOURCE_MANAGER,
+    Address,
+    Fenced,
+    Mailbox,
+    Unreachable,
+    job_master,
+    task_manager,
+)
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import MinflinkError, RemoteError
@@ -240,6 +250,38 @@ async def test_an_ended_jobmaster_is_refused_from_then_on() -> None:
         with pytest.raises(Fenced):
             await cluster.needs(version=2, a=1)
         assert cluster.network.fenced == {"DeclareNeeds": 1}
+
+
+async def test_a_new_resourcemanager_asks_the_dispatcher_for_the_jobs_as_soon_as_there_is_one() -> None:
+    """A TaskManager with slots of an unknown job keeps them until then (R12, A14)."""
+    other = JobId("2" * 32)
+
+    async def jobs(_: m.ListJobsToRun) -> m.JobsToRun:
+        return m.JobsToRun(jobs=(other,))
+
+    async with running() as cluster:
+        slots = (
+            m.SlotStatus(index=0, job_id=JOB, allocation_id=A),
+            m.SlotStatus(index=1, job_id=other, allocation_id=B),
+        )
+        resource_id = ResourceId("tm-a")
+        report = m.TaskManagerReport(resource_id=resource_id, slots=slots, session=m.SessionPhase.READY)
+        hello = BareTaskManager(resource_id, cluster.network, slots=2).hello
+        registered = await cluster.network.ask(RESOURCE_MANAGER, copy(hello, report=report), timeout=1)
+
+        async def ended() -> tuple[JobId, ...]:
+            beat = m.HeartbeatFromTaskManager(instance_id=registered.instance_id, report=report)
+            fence = registered.leader_id
+            return (await cluster.network.ask(RESOURCE_MANAGER, beat, timeout=1, fence=fence)).ended_jobs
+
+        assert registered.ended_jobs == ()
+        await asyncio.sleep(3)
+        assert await ended() == ()
+        dispatcher = Mailbox(DISPATCHER)
+        dispatcher.on(m.ListJobsToRun, jobs)
+        cluster.network.attach(dispatcher)
+        assert await until(ended) == (JOB,)
+        assert cluster.network.outcomes["ListJobsToRun", "ok"] == 1
 
 
 async def test_a_session_is_found_after_a_taskmanager_was_started_for_it() -> None:

@@ -90,6 +90,7 @@ Change = Callable[[Resources], Resources]
         ("the session of tm-1 holds two versions of java:com/acme", of_two_versions),
         ("two TaskManagers for a$", lambda s: with_slots(s, TM2, Slot(RESERVED, JOB1, A), Slot())),
         ("both present and past: 11*$", lambda s: replace(s, past={JOB1: Past(leader(JOB1), ended=True)})),
+        ("that have needs count as ended: 11*, 22*$", lambda s: replace(s, unended=frozenset(), listed=True)),
         ("the shelves hold", lambda s: replace(s, shelves={})),
         ("the shelves hold", lambda s: replace(s, shelves={next(iter(s.shelves)): dict.fromkeys((TM1, TM2, TM3))})),
         ("the holdings are", lambda s: replace(s, holdings={JOB1: s.holdings[JOB1]})),

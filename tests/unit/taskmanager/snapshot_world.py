@@ -86,12 +86,12 @@ class World:
         if self.refusal is not None:
             raise RemoteError(self.refusal.info())
 
-    def trigger(self, number: int) -> None:
-        self._trigger(self.attempt, number)
+    def trigger(self, number: int, *, stop: bool = False) -> None:
+        self._trigger(self.attempt, number, stop=stop)
 
-    def _trigger(self, attempt: Attempt, number: int) -> None:
+    def _trigger(self, attempt: Attempt, number: int, *, stop: bool = False) -> None:
         attempt_id = attempt.deployment.attempt_id
-        request = m.TriggerCheckpoint(job_id=JOB, attempt_id=attempt_id, checkpoint_id=number, epoch=1)
+        request = m.TriggerCheckpoint(job_id=JOB, attempt_id=attempt_id, checkpoint_id=number, epoch=1, stop=stop)
         self.snapshots.trigger(attempt, request)
 
     def trigger_both(self, number: int) -> None:

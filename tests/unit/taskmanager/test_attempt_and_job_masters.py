@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
-from unittest.mock import sentinel
 
 import pytest
 
@@ -14,20 +13,18 @@ from minflinkd.rpc.faulty import FaultyWire
 from minflinkd.rpc.network import Address, Fenced, Mailbox, job_master
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import ErrorInfo
-from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId, TaskId
+from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId
 from minflinkd.runtime.machine import IllegalTransition
 from minflinkd.taskmanager.attempts.attempt import Attempt
 from minflinkd.taskmanager.slots.job_masters import JobMasterSilent, deliver
+from tests.unit.taskmanager.core_world import deploy
 
 JOB, TM, LEADER = JobId("1" * 32), ResourceId("tm-1"), LeaderId("leader")
 S = m.TaskState
 
 
 def attempt() -> Attempt:
-    status = m.TaskStatus(attempt_id=AttemptId("2" * 32), task_id=TaskId("a"), state=S.DEPLOYING)
-    deployment = sentinel.deployment
-    deployment.attempt_id = status.attempt_id
-    return Attempt(deployment, Path("/nowhere"), 1, status)
+    return Attempt.of(deploy(AllocationId("a")), Path("/nowhere"), 1)
 
 
 def test_an_attempt_moves_and_says_so() -> None:

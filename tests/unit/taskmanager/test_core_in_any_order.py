@@ -19,8 +19,8 @@ from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId
 from minflinkd.taskmanager.slots import machine as slot_machine
 from minflinkd.taskmanager.slots import registration
 from minflinkd.taskmanager.slots.core import FromResourceManager
-from minflinkd.taskmanager.slots.events import EndTasks, StartTask, Tick
-from minflinkd.taskmanager.slots.state import Slots
+from minflinkd.taskmanager.slots.events import Adopted, EndTasks, StartTask, Tick
+from minflinkd.taskmanager.slots.state import SlotOptions, Slots
 from minflinkd.taskmanager.slots.table import SlotState
 from tests.unit.taskmanager.core_world import (
     JOB,
@@ -46,8 +46,8 @@ SECONDS = st.sampled_from([0.0, 0.1, 0.1, 0.1, 1.0, 1.0, 1.0, 4.0, 6.0, 11.0, 40
 class AnyOrder(RuleBasedStateMachine):
     """Rules for slots and leaders under any order of messages (R30).
 
-    No slot is given twice. No task runs on slots that do not belong to its job and its present JobMaster. A message of
-    a lower leader changes nothing.
+    No slot is given twice. No task runs on slots that do not belong to its job, or that another JobMaster has accepted
+    without adopting the task. A message of a lower leader changes nothing.
 
     `known` records which JobMaster knows of which slots. It is built from messages alone, apart from the code under
     test. A JobMaster knows slots that the ResourceManager promised it, that it was offered, or that it named in a
@@ -57,11 +57,12 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = CoreWorld()
+        self.world = CoreWorld(slots=SlotOptions(orphan_timeout=60.0))
         self.known: dict[AllocationId, tuple[JobId, LeaderId]] = {}
         self.fenced = False  # the last message was refused: another leader is followed
         self.running: dict[AttemptId, m.DeployTask] = {}  # their processes live
         self.ending: set[AttemptId] = set()
+        self.leaders: dict[AttemptId, LeaderId] = {}  # who deployed each attempt, or has adopted it since
         self.attempts = 0  # number of attempts deployed so far
         self.last_offers: dict[JobId, int] = {}
         self.seen = self.world.core.report()
@@ -103,6 +104,11 @@ class AnyOrder(RuleBasedStateMachine):
                 running = {(d.job.job_id, d.task.id) for d in self.running.values()}
                 assert task not in running, "a task starts while an earlier attempt of it runs"
                 self.running[deployment.attempt_id] = deployment
+                self.leaders[deployment.attempt_id] = deployment.job_leader_id
+            elif isinstance(command, Adopted):
+                assert set(command.attempts) <= self.running.keys() - self.ending
+                assert all(self.leaders[attempt_id] < command.leader for attempt_id in command.attempts)
+                self.leaders |= dict.fromkeys(command.attempts, command.leader)
             elif isinstance(command, Ask) and isinstance(command.request, m.OfferSlots):
                 job = JOB if command.target.endswith(JOB) else OTHER
                 assert command.request.version > self.last_offers.get(job, 0)
@@ -262,12 +268,13 @@ class AnyOrder(RuleBasedStateMachine):
         assert len(held) == len(set(held))
 
     @invariant()
-    def what_may_go_on_was_accepted_by_the_present_jobmaster(self) -> None:
+    def what_may_go_on_belongs_to_the_present_jobmaster_or_waits_for_the_next_one(self) -> None:
         slots = self.world.core.slots
         for key in self.running.keys() - self.ending:
             deployment = self.running[key]
-            assert slots.jobs[deployment.job.job_id].leader == deployment.job_leader_id
-            assert slots.table.bindings[deployment.allocation_id].state is SlotState.ACTIVE
+            state = slots.table.bindings[deployment.allocation_id].state
+            assert state is not SlotState.RELEASING
+            assert state is not SlotState.ACTIVE or slots.jobs[deployment.job.job_id].leader == self.leaders[key]
 
     @invariant()
     def reports_tell_by_their_version_which_is_later(self) -> None:

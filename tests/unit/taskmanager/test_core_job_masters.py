@@ -10,7 +10,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import Fenced
 from minflinkd.taskmanager.slots import machine as slot_machine
 from minflinkd.taskmanager.slots.core import SlotNotBound
-from minflinkd.taskmanager.slots.events import StartTask, Tick
+from minflinkd.taskmanager.slots.events import Adopted, ForgetJob, StartTask, Tick
 from minflinkd.taskmanager.slots.state import Slots
 from tests.unit.taskmanager.core_world import (
     JOB,
@@ -46,40 +46,57 @@ def test_slots_that_the_job_master_does_not_know_are_freed_unless_they_are_too_y
     assert (world.state(A), world.state(B), ends(world)) == (S.RELEASING, S.ACTIVE, [(attempt(0),)])
 
 
-def test_tasks_of_a_silent_job_master_end_and_its_slots_fall_free_after_the_hold() -> None:
-    """The tasks end at the heartbeat timeout, and the slots are held for the next JobMaster for a while (R13, R15)."""
+def test_tasks_of_a_silent_job_master_run_on_and_end_after_the_orphan_timeout() -> None:
+    """The slots are held for the next JobMaster as long as the tasks run (A14). They fall free after the tasks."""
     world = running()
-    world.wait(4.9)
-    assert ends(world) == []
-    world.wait(0.2)
-    assert (ends(world), world.state(A)) == ([(attempt(0),)], S.HELD)
-    world.ended(0)
+    world.wait(5.1)
     assert (world.state(A), world.is_asking(m.OfferSlots)) == (S.HELD, False)
-    world.wait(29.0)
+    world.wait(599.0)
+    assert (ends(world), world.state(A)) == ([], S.HELD)
+    world.wait(1.0)
+    assert (ends(world), world.state(A)) == ([(attempt(0),)], S.RELEASING)
+    world.ended(0)
+    assert world.state(A) is S.FREE
+
+
+def test_slots_without_tasks_are_held_for_a_short_while() -> None:
+    """`jobmanager.slot-hold-timeout`: nobody loses anything if they go to another job (R13)."""
+    world = CoreWorld()
+    world.active(A, 0)
+    world.wait(5.1)
+    assert world.state(A) is S.HELD
+    world.wait(29.5)
     assert world.state(A) is S.HELD
     world.wait(1.0)
     assert world.state(A) is S.FREE
 
 
-def test_slots_that_are_held_are_held_for_the_full_time_for_each_jobmaster() -> None:
-    """Otherwise a slow end of the tasks would be the next JobMaster's loss (R13)."""
+def test_slots_of_a_job_whose_tasks_run_elsewhere_on_the_taskmanager_are_held_as_long_as_they() -> None:
+    """The next JobMaster wants all of them."""
     world = running()
-    world.rm(allocate(B, 2, job=OTHER))
-    before = world.core.slots.table.bindings[B]
+    world.active(B, 2)
+    world.wait(5.1 + 60.0)
+    assert (world.state(A), world.state(B)) == (S.HELD, S.HELD)
+
+
+def test_slots_that_are_held_are_held_for_the_full_time_for_each_jobmaster() -> None:
+    """Otherwise the time that one leader takes to fail would be the next one's loss (A14, R13)."""
+    world = running()
+    world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))
     for number, now in ((2, 3.0), (3, 20.0)):
         world.wait(now - world.now)
         world.rm(m.JobMasterChanged(job_id=JOB, leader_id=leader(number)))
         binding = world.core.slots.table.bindings[A]
         assert (binding.state, binding.since, binding.until) == (S.HELD, 3.0, now + 30.0)
-        assert world.core.slots.table.bindings.get(B, before) == before
     world.wait(30.0)
     binding = world.core.slots.table.bindings[A]
     assert (binding.state, binding.since, binding.until) == (S.RELEASING, 50.0, None)
 
 
 def test_slots_that_are_offered_again_wait_for_an_answer_however_late_it_is() -> None:
-    """The hold may be nearly over when the tasks have ended (R9, R13)."""
+    """The hold may be nearly over when the tasks that were to end have ended (R9, R13)."""
     world = running()
+    world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))
     world.rm(m.JobMasterChanged(job_id=JOB, leader_id=leader(2)))
     world.wait(28.0)
     world.beat(jm=2)
@@ -88,13 +105,16 @@ def test_slots_that_are_offered_again_wait_for_an_answer_however_late_it_is() ->
     assert (binding.state, binding.since, binding.until) == (S.ALLOCATED, 28.0, 38.0)
 
 
-def test_a_job_whose_tasks_still_end_keeps_no_other_from_its_slots() -> None:
-    """R13."""
+def test_slots_with_a_task_that_was_told_to_end_wait_for_its_end() -> None:
+    """It is not offered, and nothing is deployed beside it. Another job's slots do not wait (R13)."""
     world = running()
+    world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))
     world.active(B, 2, job=OTHER)
     for job in (JOB, OTHER):
         world.rm(m.JobMasterChanged(job_id=job, leader_id=leader(2)))
     assert (world.state(A), world.state(B)) == (S.HELD, S.ALLOCATED)
+    world.ended(0)
+    assert world.state(A) is S.ALLOCATED
 
 
 def test_a_jobmaster_that_has_accepted_nothing_is_not_silent() -> None:
@@ -108,6 +128,7 @@ def test_a_jobmaster_that_has_accepted_nothing_is_not_silent() -> None:
 def test_slots_whose_tasks_do_not_end_are_not_free_after_the_hold() -> None:
     """Slots are not free while a task may still run on them (R13)."""
     world = running()
+    world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))
     world.wait(60.0)
     assert world.state(A) is S.RELEASING
     world.ended(0)
@@ -129,18 +150,65 @@ def ticked(slots: Slots, now: float) -> Slots:
 
 
 def test_a_silent_job_master_that_comes_back_has_its_slots_again() -> None:
-    """The JobMaster says that it has the slots, and they may carry tasks once the earlier tasks have ended (R15)."""
+    """The JobMaster says that it has the slots. For their tasks, nothing has happened (A14, R15)."""
     world = running()
     world.wait(6.0)
-    assert world.beat(A).allocations == (A,)
     assert world.state(A) is S.HELD
-    with pytest.raises(SlotNotBound, match="HELD"):
+    assert world.beat(A).allocations == (A,)
+    assert (world.state(A), ends(world), world.take(Adopted)) == (S.ACTIVE, [], [])
+    with pytest.raises(SlotNotBound, match="has not ended yet"):
         world.jm(deploy(A, 1))
-    world.ended(0)
-    assert world.offered() == (A,)
-    world.accept(A)
-    world.jm(deploy(A, 2))
+
+
+def test_tasks_end_that_a_living_job_master_has_given_up() -> None:
+    """The ResourceManager names it long after it was heard here: it has replaced them elsewhere (A14, R15)."""
+    world = running()
+    for _ in range(14):
+        world.wait(1.0)
+        learn_that_it_lives(world)
+    assert (ends(world), world.state(A)) == ([], S.HELD)
+    world.wait(1.0)
+    learn_that_it_lives(world)
+    assert (ends(world), world.state(A)) == ([(attempt(0),)], S.RELEASING)
+
+
+def test_a_daemon_that_was_stopped_for_long_has_its_tasks_when_it_goes_on() -> None:
+    """Its ResourceManager may be heard a moment before its JobMasters (A14)."""
+    world = running()
+    world.wait(6.0)
+    learn_that_it_lives(world)
+    world.wait(60.0)
+    for _ in range(3):
+        learn_that_it_lives(world)
+        world.wait(1.0)
+    assert (ends(world), world.state(A)) == ([], S.HELD)
+    world.beat(A)
     assert world.state(A) is S.ACTIVE
+    assert world.core.slots.jobs[JOB].named is None
+
+
+def learn_that_it_lives(world: CoreWorld) -> None:
+    world.rm(m.JobMasterChanged(job_id=JOB, leader_id=leader(1)))
+
+
+def test_tasks_end_whose_job_has_ended_while_its_job_master_was_not_heard() -> None:
+    """Otherwise they would process for nobody until the orphan timeout (A14)."""
+    world = running()
+    learn_that_it_has_ended(world)
+    assert (ends(world), world.state(A)) == ([], S.ACTIVE)  # its JobMaster still talks, and frees the slots itself
+    world.wait(5.0)
+    learn_that_it_has_ended(world)
+    assert (ends(world), world.state(A)) == ([(attempt(0),)], S.RELEASING)
+    world.ended(0)
+    assert len(world.take(ForgetJob)) == 1
+
+
+def learn_that_it_has_ended(world: CoreWorld) -> None:
+    while not world.is_asking(m.HeartbeatFromTaskManager):
+        world.now += 0.1
+        world.core.tick(world.now)
+        world.ended()
+    world.answer(world.ask_of(m.HeartbeatFromTaskManager), m.HeartbeatAnswer(ended_jobs=(OTHER, JOB)))
 
 
 # --- a new JobMaster ---------------------------------------------------------------------------------------------
@@ -188,24 +256,43 @@ def learn_by_any_message(world: CoreWorld) -> None:
         learn_by_any_message,
     ],
 )
-def test_however_it_learns_of_a_new_job_master_it_ends_the_old_ones_tasks_and_offers_it_their_slots(
+def test_however_it_learns_of_a_new_job_master_it_offers_it_the_slots_with_the_tasks_that_run_on(
     learn: Callable[[CoreWorld], None],
 ) -> None:
-    """R13."""
+    """R13, A14a."""
     world = running()
     world.rm(allocate(B, 2))
     stale = world.ask_of(m.OfferSlots)
     learn(world)
-    assert ends(world) == [(attempt(0),)]
-    assert (world.state(A), world.state(B)) == (S.HELD, S.HELD)
+    assert (world.state(A), world.state(B)) == (S.ALLOCATED, S.ALLOCATED)
     world.answer(stale, m.OffersAccepted(accepted=(A, B)))
-    assert (world.state(A), world.state(B)) == (S.HELD, S.HELD)
-    world.ended(0)
+    assert (world.state(A), world.state(B)) == (S.ALLOCATED, S.ALLOCATED)
     offer = world.ask_of(m.OfferSlots)
     assert (offer.fence, set(world.offered()) >= {A, B}) == (leader(2), True)
+    assert world.take(Adopted) == []
     world.accept(A)
     assert (world.state(A), world.state(B)) == (S.ACTIVE, S.FREE)
-    world.jm(deploy(A, jm=2), 2)
+    assert world.take(Adopted) == [Adopted((attempt(0),), leader(2))]
+    assert ends(world) == []
+
+
+def test_tasks_whose_slots_the_new_job_master_refuses_end() -> None:
+    """It has no use for them, and nobody else has (R13)."""
+    world = running()
+    learn_by_notice(world)
+    world.accept()
+    assert (ends(world), world.state(A)) == ([(attempt(0),)], S.RELEASING)
+
+
+def test_a_task_that_the_new_job_master_does_not_adopt_ends_as_it_says() -> None:
+    """It has the slot, and cancels what is on it. Then it may deploy there (A14a)."""
+    world = running()
+    learn_by_notice(world)
+    world.accept(A)
+    world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)), 2)
+    assert ends(world) == [(attempt(0),)]
+    world.ended(0)
+    world.jm(deploy(A, 1, jm=2), 2)
     assert len(world.take(StartTask)) == 1
 
 

@@ -169,10 +169,8 @@ def two_allocations() -> Slots:
         ("two attempts of a task", lambda s: with_attempt(s, 1)),
         ("runs on None", lambda s: with_attempt(s, allocation_id="x")),
         ("attempt attempt-0 runs on Binding", lambda s: with_attempt(s.with_job(OTHER, s.jobs[JOB]), job_id=OTHER)),
-        ("attempt attempt-1 runs on Binding", lambda s: with_attempt(s, 1, task=TaskId("u"), allocation_id=B)),
-        ("has not accepted", lambda s: with_binding(s, state=SlotState.HELD, until=99.0)),
-        ("has not accepted", lambda s: with_binding(s, state=SlotState.RELEASING)),
-        ("has not accepted", lambda s: with_attempt(s, leader=leader(2))),
+        ("is not its JobMaster's", lambda s: with_binding(s, state=SlotState.RELEASING)),
+        ("is not its JobMaster's", lambda s: with_attempt(s, leader=leader(2))),
     ],
 )
 def test_slots_that_contradict_their_jobs_or_attempts_are_found(fault: str, plant: Callable[[Slots], Slots]) -> None:
@@ -180,6 +178,13 @@ def test_slots_that_contradict_their_jobs_or_attempts_are_found(fault: str, plan
     slots_state.check_invariants(slots)
     with pytest.raises(InvariantViolated, match=fault):
         slots_state.check_invariants(plant(slots))
+
+
+@pytest.mark.parametrize("state", [SlotState.HELD, SlotState.ALLOCATED])
+def test_tasks_of_an_earlier_leader_may_run_on_slots_that_nobody_has_accepted_since(state: SlotState) -> None:
+    """They wait for their next JobMaster there (A14)."""
+    slots = with_attempt(with_binding(two_allocations(), state=state, until=99.0), leader=leader(0))
+    slots_state.check_invariants(with_offer(slots, Offer(9, (A, B))))
 
 
 @pytest.mark.parametrize(

@@ -173,16 +173,17 @@ async def test_a_job_that_went_elsewhere_leaves_nothing_here(tmp_path: Path) -> 
         assert world.blobs.forgotten == [JOB]
 
 
-async def test_tasks_of_a_silent_jobmaster_end_and_its_slots_fall_free_later(tmp_path: Path) -> None:
-    """R13."""
+async def test_tasks_of_a_silent_jobmaster_run_on_until_the_orphan_timeout(tmp_path: Path) -> None:
+    """A14."""
     async with running(tmp_path) as world:
         await world.allocate()
         await world.ask(DEPLOY)
         world.wire.faults.drop_if = lambda _s, target, _m: target == Address(job_master(JOB))
+        await asyncio.sleep(600.0)
+        assert world.session.asked[-1:] == ["RunTask"]
+        assert X in world.executor.core.slots.table.bindings
         await asyncio.sleep(10.0)
         assert world.session.asked[-2:] == ["StopTask", "UnloadTask"]
-        assert X in world.executor.core.slots.table.bindings
-        await asyncio.sleep(30.0)
         assert not world.executor.core.slots.table.bindings
 
 

@@ -1,0 +1,160 @@
+"""Reconciling: a JobMaster looks for the tasks that run on from before it, and adopts those that it may (A14a).
+
+Example: the daemon was killed and is back. Its TaskManagers have gone on processing, and offer the new JobMaster their
+slots with the tasks on them. A region is adopted if all its tasks are there and can be trusted: they are of the stored
+version, they read from one another, and a restart would begin from a checkpoint that they took part in or began from
+themselves. Other attempts lag behind their own successors: those have published what these would publish again.
+
+What is not adopted is told to end, and restarts from the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from msgspec.structs import replace as copy
+
+from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler import running
+from minflinkd.jobmaster.scheduler.execution import Execution
+from minflinkd.jobmaster.scheduler.phases import FoundTask, Predecessors, Reconciling, WaitingForSlots
+from minflinkd.jobmaster.scheduler.placement import Placement, Share, of_running
+from minflinkd.jobmaster.scheduler.state import JobState
+from minflinkd.jobmaster.scheduler.step import Step
+from minflinkd.rpc.messages import TaskState, TaskStatus
+from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId
+
+_RUNS = frozenset({TaskState.RUNNING, TaskState.INPUT_ENDED})
+
+
+def begin(this: Step, predecessors: Predecessors) -> None:
+    this.enter(Reconciling(this.now + this.state.options.heartbeat_timeout, predecessors))
+
+
+def offered(this: Step, phase: Reconciling, event: ev.SlotsOffered) -> None:
+    """Note the tasks of an offer. Of two attempts of a task, the later one counts."""
+    found = dict(phase.found)
+    for task in event.tasks:
+        task_id = task.status.task_id
+        one, other = FoundTask(task, event.resource_id, event.address), found.get(task_id)
+        if other is not None and other.task.status.attempt_id != task.status.attempt_id:
+            earlier, one = sorted((one, other), key=lambda f: (f.task.attempt_number, f.task.status.attempt_id))
+            _dismiss(this, earlier)
+        if task_id in this.state.tasks and one.task.status.attempt_id not in this.state.leaving:
+            found[task_id] = one
+        else:
+            _dismiss(this, one)
+    this.enter(replace(phase, found=found))
+
+
+def dismiss_strangers(this: Step, event: ev.SlotsOffered) -> None:
+    """Tell tasks to end that this JobMaster did not deploy: it is too late to adopt them."""
+    for task in event.tasks:
+        if this.state.by_attempt(task.status.attempt_id) is None:
+            _dismiss(this, FoundTask(task, event.resource_id, event.address))
+
+
+def changed(this: Step, phase: Reconciling, status: TaskStatus) -> None:
+    """Note what a task that was found has become."""
+    known = phase.found.get(status.task_id)
+    if known is not None and known.task.status.attempt_id == status.attempt_id:
+        task = copy(known.task, status=status)
+        this.enter(replace(phase, found={**phase.found, status.task_id: replace(known, task=task)}))
+
+
+def task_manager_gone(this: Step, resource_id: ResourceId) -> None:
+    """Nothing of earlier JobMasters runs there any more."""
+    this.set(leaving={attempt: at for attempt, at in this.state.leaving.items() if at != resource_id})
+    if isinstance(phase := this.state.phase, Reconciling):
+        found = {task_id: f for task_id, f in phase.found.items() if f.resource_id != resource_id}
+        this.enter(replace(phase, found=found))
+
+
+def give_up(this: Step) -> None:
+    """Tell all tasks to end that were found. Called before the job leaves the phase for its end, or stands down."""
+    if isinstance(phase := this.state.phase, Reconciling):
+        for found in phase.found.values():
+            _dismiss(this, found)
+
+
+def advance(this: Step, phase: Reconciling) -> None:
+    """Adopt what may be adopted, once every task was found or the time for finding them is over."""
+    if phase.found.keys() < this.state.tasks.keys() and this.now < phase.until:
+        return
+    tasks, placement = _adoptable(this.state, phase)
+    for task_id, found in sorted(phase.found.items()):
+        if task_id not in tasks:
+            _dismiss(this, found)
+    if not tasks:
+        this.enter(WaitingForSlots())
+        return
+    adopted = [phase.found[task_id] for task_id in sorted(tasks)]
+    for found in adopted:
+        this.put(Execution.adopted(found.task, found.resource_id, found.address, this.now))
+    attempts = frozenset(found.task.status.attempt_id for found in adopted)
+    unsettled = {number for found in adopted for number in found.task.pending} - phase.predecessors.completed
+    this.commands.append(ev.AdoptTasks(attempts, frozenset(unsettled)))
+    this.set(
+        placement=placement,
+        ran_with={**this.state.ran_with, **{group: share.parallelism for group, share in placement.items()}},
+        changed_at=this.now,
+    )
+    if tasks == this.state.tasks.keys():
+        running.begin(this)
+    else:
+        missing = ", ".join(sorted(this.state.tasks[t].name for t in this.state.tasks.keys() - tasks))
+        this.restart(WaitingForSlots(), cause=f"not adopted from the JobMaster before: {missing}"[:300])
+
+
+def _dismiss(this: Step, found: FoundTask) -> None:
+    this.dismiss(found.task.status.attempt_id, found.resource_id, found.address)
+
+
+def _adoptable(state: JobState, phase: Reconciling) -> tuple[frozenset[TaskId], Placement]:
+    """Return the tasks of the regions that may be adopted, and where their slot sharing groups run."""
+    found = phase.found
+    draining = any(f.task.draining for f in found.values())  # the others would miss what comes after (failover)
+    able = frozenset(t for t, f in found.items() if not draining and _is_current(state, phase.predecessors, t, f))
+    while True:
+        whole = {t for t in able if state.regions[t] <= able and _reads(found[t], able, found)}
+        placement = of_running(_shares(state, whole, found), state.pool.holdings)
+        kept = frozenset(t for t in whole if state.group_of(t) in placement)
+        if kept == able:
+            return able, placement
+        able = kept
+
+
+def _is_current(state: JobState, before: Predecessors, task_id: TaskId, found: FoundTask) -> bool:
+    task = found.task
+    attempt = task.status.attempt_id
+    held = state.pool.held.get(task.allocation_id)
+    return (
+        task.status.state in _RUNS
+        and task.version == before.version
+        and task.parallelism <= state.tasks[task_id].parallelism
+        and (task.restored == before.latest or attempt in before.attempts)
+        and task.stops_at not in before.completed  # otherwise it processes nothing any more
+        and held is not None
+        and held.resource_id == found.resource_id
+    )
+
+
+def _reads(reader: FoundTask, able: Collection[TaskId], found: Mapping[TaskId, FoundTask]) -> bool:
+    """Whether the task reads from attempts that are there."""
+    there: set[tuple[AttemptId, ResourceId]] = {(found[t].task.status.attempt_id, found[t].resource_id) for t in able}
+    return all((source.attempt_id, source.resource_id) in there for source in reader.task.inputs)
+
+
+def _shares(state: JobState, tasks: Collection[TaskId], found: Mapping[TaskId, FoundTask]) -> Placement:
+    """Return what the groups of these tasks run on. A group with tasks on two TaskManagers is left out (J6)."""
+    shares: dict[str, Share] = {}
+    divided: set[str] = set()
+    for task_id in sorted(tasks):
+        group, one = state.group_of(task_id), found[task_id]
+        share = shares.get(group, Share(one.resource_id, 0, ()))
+        if share.resource_id != one.resource_id:
+            divided.add(group)
+        allocations = dict.fromkeys((*share.allocations, one.task.allocation_id))
+        shares[group] = Share(share.resource_id, max(share.parallelism, one.task.parallelism), tuple(allocations))
+    return {group: share for group, share in shares.items() if group not in divided}
