@@ -21,6 +21,7 @@ from benchmarks import (
     start,
     storage_files,
     submit,
+    takeover,
     upload_cost,
 )
 from benchmarks.figures import Row
@@ -31,6 +32,7 @@ ROWS = (
     submit,
     cancel,
     recovery,
+    takeover,
     hot_restart,
     checkpoint,
     checkpoint_size,
