@@ -99,7 +99,8 @@ class SubmittedJob:
 class Job(api.Job):
     """A job to check with or submit to a daemon.
 
-    `url` is the daemon's; by default $MINFLINKD_URL, or this machine's daemon.
+    `url` is the daemon's; by default $MINFLINKD_URL, or this machine's daemon. Of several daemons it has all,
+    separated by commas.
 
     `base` is the directory to which paths of artifacts are relative, by default the current one; a URL ends in `/`.
     """

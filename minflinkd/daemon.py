@@ -7,7 +7,7 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +28,13 @@ from minflinkd.daemon_options import blob_options, dispatcher_options, master_ho
 from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.ha.embedded import StateDirectory, cluster_id, cluster_secret
+from minflinkd.ha.meeting_point import FILE as MEETING_FILE
+from minflinkd.ha.meeting_point import MeetingPoint, last_meeting_point
+from minflinkd.ha.service import Member
+from minflinkd.ha.standing import Standing, member_name
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
+from minflinkd.metrics.samples import LeadershipSample
 from minflinkd.resourcemanager.launcher import TaskManagerLauncher
 from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.resourcemanager.resource_manager import ResourceManager
@@ -46,13 +51,13 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.ids import Chance, IdSource, ResourceId
 from minflinkd.runtime.supervisor import Supervisor
+from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager.child.java import check_java
 from minflinkd.taskmanager.settings import DaemonAddress, settings_of, write_settings
 
 CHILD_REGISTRATION_TIMEOUT = 600.0  # seconds; a TaskManager of ours does not stay behind forever (R15)
 READY_FILE = "daemon.json"
-MEETING_FILE = "rpc.json"
 
 log = structlog.get_logger(__name__)
 
@@ -67,47 +72,66 @@ class DaemonInfo:
     pid: int
 
 
-class MeetingPoint(msgspec.Struct, frozen=True):
-    """The content of rpc.json, in which TaskManagers that outlive a daemon look for the next one."""
+@dataclass(frozen=True, kw_only=True)
+class Mandate:
+    """A leadership that this daemon was given by an election."""
 
-    port: int
-    version: str  # of the package: daemon and TaskManagers must have the same version
+    epoch: int
+    leads: Callable[[], bool]  # whether it is certain at this moment that no other daemon leads
+    cluster_id: str
+    records: Location  # of the job store; takes writes only while this leadership lasts
+    sockets: Sequence[socket.socket]  # on which the HTTP endpoint listens
+    url: str  # of the endpoint, for the other daemons and for clients
+    members: Callable[[], Sequence[Member]]  # who takes part in the election, the leader first
+    trouble: Callable[[], str]  # why the coordination service cannot be used at present
+    without_leader: float  # seconds without a known leader before this leadership
 
 
 class Daemon(Component):
-    """All components of one daemon. `start` returns when it leads and answers HTTP; TaskManagers start afterwards."""
+    """All components of one daemon. `start` returns when it leads and answers HTTP; TaskManagers start afterwards.
 
-    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
+    Without a `mandate` it leads as long as it holds its state directory.
+    """
+
+    def __init__(self, config: Config, environ: Mapping[str, str], mandate: Mandate | None = None) -> None:
         super().__init__("daemon")
         self.config = config
         self.state_directory = where.state_directory(config, environ)
+        self._mandate = mandate
         self._leadership = StateDirectory(self.state_directory)
+        self._leads = mandate.leads if mandate is not None else lambda: self._leadership.held
         self._clock = SystemClock()
         self._parts: list[Component] = []
-        self._storages = Storages(config.storage.options)
+        self._storages = Storages(config.storage.options, leads=self._leads)
         hooks.require(master_hooks(config))
-        self._network = LocalNetwork()
+        self._network = LocalNetwork(leads=lambda: self._leads())
         self.launcher: TaskManagerLauncher | None = None
         self._rest_sockets: list[socket.socket] = []
         self._came_up = False
+        self._leads_since_ms = 0
+        self._hands_over = False
+        self.handover_asked = asyncio.Event()  # over HTTP
 
     @property
     def info(self) -> DaemonInfo:
         return DaemonInfo(self.rest.url, self.blobs.url, self.state_directory, os.getpid())
 
     async def _start(self) -> None:
-        epoch = self._epoch = self._leadership.take()
+        mandate = self._mandate
+        epoch = self._epoch = self._leadership.take() if mandate is None else mandate.epoch
+        self._leads_since_ms = self._clock.epoch_ms()
         ids = self._ids = IdSource(epoch=epoch)
-        self._ready_file.unlink(missing_ok=True)  # left by a daemon that was killed
         config, state = self.config, self.state_directory
+        if mandate is None:
+            self._ready_file.unlink(missing_ok=True)  # left by a daemon that was killed
         # Check for Java and the port of the endpoint first: without them a TaskManager would be started in vain.
         if config.resourcemanager.driver is not Driver.STANDALONE:
             java = await asyncio.to_thread(check_java, os.environ)  # TaskManagers inherit it
             log.info("Java was found", program=str(java.program), version=java.version)
-        self._rest_sockets = await listening.bind(place(config.rest.bind_address, config.rest.port))
+        self._rest_sockets = await self._listening_sockets()
         self._secret_file = where.secret_file(config, state)
         secret = cluster_secret(self._secret_file)
-        self._cluster_id = cluster_id(state)
+        self._cluster_id = cluster_id(state) if mandate is None else mandate.cluster_id
         self.rpc = RpcServer(
             self._network,
             secret=secret,
@@ -122,7 +146,7 @@ class Daemon(Component):
             options=blob_options(config, state),
             token=access_token(secret),
             clock=self._clock,
-            leads=lambda: self._leadership.held,
+            leads=self._leads,
             ha_store=ha_store,
         )
         self.offloading = OffloadingNetwork(
@@ -136,22 +160,28 @@ class Daemon(Component):
         self.resource_managers = Supervisor("ResourceManager", self._new_resource_manager, clock=self._clock)
         self.dispatcher = Dispatcher(
             network=self.offloading,
-            store=JobStore(self._storages.at(str(state / "jobs"))),
+            store=JobStore(self._records, shared=mandate is not None),
             storages=self._storages,
             blobs=self.blobs,
             clock=self._clock,
             chance=Chance(ids, random.SystemRandom()),
             options=options,
-            leads=lambda: self._leadership.held,
+            leads=self._leads,
         )
         self.metrics = Metrics(
             version=__version__,
             rpc_outcomes=lambda: self._network.outcomes,
             rpc_fenced=lambda: self._network.fenced,
+            rpc_unreadable=lambda: self._network.unreadable,
             storage_requests=self._storages.statistics,
+            leadership=self._leadership_sample,
         )
         self.rest = RestServer(
-            Backend(self._network, submit_timeout=lambda: self.dispatcher.submission_timeout),
+            Backend(
+                self._network,
+                submit_timeout=lambda: self.dispatcher.submission_timeout,
+                hand_over=self.handover_asked.set,
+            ),
             listening=Listening(
                 host=config.rest.bind_address,
                 port=config.rest.port,
@@ -162,6 +192,7 @@ class Daemon(Component):
                 version=__version__,
                 config_items=lambda: [(item.key, item.value) for item in self.config.as_items()],
                 blob_url=lambda: self.blobs.url,
+                standing=self._standing,
             ),
             metrics=self.metrics,
             limits=Limits(body_bytes=config.rest.max_content_length),
@@ -177,8 +208,9 @@ class Daemon(Component):
         await self._begin(lag, self.rpc)
         await self._meet_task_managers()
         await self._begin(self.blobs, self.offloading, self.resource_managers, self.dispatcher, self.rest)
-        # Tells whoever started a daemon on a free port where it is, once it is ready.
-        await self._storages.at(str(self._ready_file)).write_bytes(self._ready())
+        if mandate is None:
+            # Tells whoever started a daemon on a free port where it is, once it is ready.
+            await self._storages.at(str(self._ready_file)).write_bytes(self._ready())
         self._came_up = True
 
     async def _begin(self, *parts: Component) -> None:
@@ -186,29 +218,42 @@ class Daemon(Component):
             self._parts.append(part)
             await part.start()
 
+    @property
+    def starting(self) -> str:
+        """The part that is being started, or was the last one."""
+        return self._parts[-1].name if self._parts else "storage"
+
+    async def _listening_sockets(self) -> list[socket.socket]:
+        if self._mandate is not None:
+            return [each.dup() for each in self._mandate.sockets]
+        return await listening.bind(place(self.config.rest.bind_address, self.config.rest.port))
+
+    @property
+    def _records(self) -> Location:
+        return self._storages.at(str(self.state_directory / "jobs")) if self._mandate is None else self._mandate.records
+
     def _rpc_ports(self) -> tuple[int, ...]:
         """Return the ports to try: first the earlier daemon's, if the options allow it (A6)."""
-        configured, last = self.config.jobmanager.rpc_port, self._last_meeting_point()
+        configured, last = self.config.jobmanager.rpc_port, last_meeting_point(self.state_directory)
         if last is None or not (last.port in configured or 0 in configured):
             return tuple(configured)
         return (last.port, *configured)
 
-    def _last_meeting_point(self) -> MeetingPoint | None:
-        try:
-            return msgspec.json.decode((self.state_directory / MEETING_FILE).read_bytes(), type=MeetingPoint)
-        except (OSError, msgspec.DecodeError):
-            return None
-
     async def _meet_task_managers(self) -> None:
         """Let an earlier daemon's TaskManagers register with this one (R7). If they cannot find it, end them."""
         assert self.launcher is not None
-        here = MeetingPoint(self.rpc.endpoint[1], __version__)
-        if here != self._last_meeting_point():
+        last = last_meeting_point(self.state_directory)
+        here = MeetingPoint.of_this_version(self.rpc.endpoint[1])
+        if last is None or not last.finds(here):
             await self.launcher.reap_leftovers()
+        if here != last:
             await self._storages.at(str(self.state_directory / MEETING_FILE)).write_bytes(msgspec.json.encode(here))
 
     async def _stop(self) -> None:
         ends = [part.aclose for part in reversed(self._parts)]
+        if self._mandate is not None and not self._leads():
+            # First of all: TaskManagers look for the next leader now, however long the other parts take to end.
+            ends = [*(part.aclose for part in self._parts if isinstance(part, RpcServer)), *ends]
         if self._parts:  # otherwise the directory and its content belong to another daemon
             ends.insert(0, self._withdraw)
         self._parts = []
@@ -222,12 +267,26 @@ class Daemon(Component):
         listening.close(self._rest_sockets)  # the endpoint has not taken them over if the start failed
         self._leadership.release()
 
+    async def before_stop(self) -> None:
+        """Do for the jobs what `on-stop` says, while everything still runs. Raises nothing."""
+        await self.dispatcher.before_stop()
+
+    def hand_over(self) -> None:
+        """Leave TaskManagers and their tasks to the next daemon when this one is closed (A15)."""
+        self._hands_over = True
+
     async def _withdraw(self) -> None:
-        self._ready_file.unlink(missing_ok=True)
+        if self._mandate is None:
+            self._ready_file.unlink(missing_ok=True)
 
     async def _end_task_managers(self) -> None:
-        """End all TaskManagers. A daemon that did not come up leaves those of an earlier one to the next (A6)."""
+        """End all TaskManagers. A daemon that did not come up leaves those of an earlier one to the next (A6).
+
+        One that hands over leaves all of them.
+        """
         assert self.launcher is not None
+        if self._hands_over:
+            return
         await self.launcher.stop_all(adopted=self._came_up)
 
     def apply(self, config: Config) -> None:
@@ -236,6 +295,24 @@ class Daemon(Component):
         if (resource_manager := self.resource_managers.current) is not None:  # otherwise the next one starts with them
             resource_manager.reconfigure(resource_manager_options(config))
         self.dispatcher.options = dispatcher_options(config, self.state_directory, self._epoch)
+
+    def _standing(self) -> Standing:
+        url = self.rest.url if self._mandate is None else self._mandate.url
+        this = Member(name=member_name(), url=url, leading_since_ms=self._leads_since_ms, epoch=self._epoch)
+        if self._mandate is None:
+            return Standing(this)
+        others = tuple(each for each in self._mandate.members() if (each.name, each.url) != (this.name, this.url))
+        return Standing(this, others, self._mandate.trouble())
+
+    def _leadership_sample(self) -> LeadershipSample:
+        standing = self._standing()
+        return LeadershipSample(
+            since_ms=self._leads_since_ms,
+            epoch=self._epoch,
+            standbys=len(standing.standbys),
+            without_leader=0.0 if self._mandate is None else self._mandate.without_leader,
+            adopted_tasks=self.dispatcher.adopted_tasks,
+        )
 
     @property
     def _ready_file(self) -> Path:
@@ -279,6 +356,7 @@ class Daemon(Component):
             command=self._task_manager_command,
             on_exit=self._task_manager_exited,
             extra_directories=lambda tm: [local] if (local := where.local_state(config, tm)) else [],
+            leads=self._leads,
         )
 
     def _task_manager_command(self, resource_id: ResourceId, directory: Path) -> list[str]:

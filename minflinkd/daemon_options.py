@@ -52,6 +52,8 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
         savepoint_dir=where.savepoint_uri(config, state),
         session_timeout=config.resourcemanager.taskmanager_start_timeout,
         result_expiration=config.cluster.job_expiration_time,
+        on_stop=config.cluster.on_stop,
+        on_stop_timeout=config.cluster.on_stop_timeout,
         hot_restart_timeout=config.hot_restart.timeout,
         hot_restart_trial=config.hot_restart.trial,
         job_master=JobMasterOptions(

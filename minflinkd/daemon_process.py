@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from minflinkd.config import Config, load_config
 from minflinkd.config.reload import changes
 from minflinkd.daemon import Daemon, DaemonInfo
+from minflinkd.daemon_elected import ElectedDaemon, new_daemon
+from minflinkd.daemon_ending import Ending, ending_of_signal
 from minflinkd.runtime import crash_points
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.garbage import collect_seldom
 from minflinkd.runtime.sdnotify import SystemdNotifier
+
+CLOSING = 60.0  # seconds that systemd gives the daemon to end, on top of `on-stop.timeout`
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +33,10 @@ async def serve(
     overrides: Mapping[str, str] | None = None,
     ready: Callable[[DaemonInfo], None] | None = None,
 ) -> None:
-    """Run a daemon until SIGTERM or SIGINT; SIGHUP reloads the configuration. Raises MinflinkError, OSError."""
+    """Run a daemon until SIGTERM, SIGINT or a handover; SIGHUP reloads the configuration.
+
+    Raises MinflinkError, OSError.
+    """
     crash_points.announce()
     stop = asyncio.Event()
     reload = asyncio.Event()
@@ -37,21 +45,52 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, reload.set)
     systemd = SystemdNotifier(environ)
-    async with Daemon(config, environ) as daemon:
+    async with new_daemon(config, environ) as daemon:
         daemon.tasks.loop("systemd watchdog", systemd.feed_watchdog)
         daemon.tasks.loop("reload", lambda: _reload(daemon, reload, systemd, environ, config_file, overrides or {}))
         collect_seldom()
-        systemd.ready(f"leading; {daemon.info.url}")
+        systemd.ready(_status(daemon))
+        if isinstance(daemon, ElectedDaemon):
+            daemon.tasks.loop("status", lambda: _tell_status(daemon, systemd))
         log.info("ready", url=daemon.info.url, state=str(daemon.state_directory))
         if ready is not None:
             ready(daemon.info)
-        await stop.wait()
-        systemd.stopping()
-        log.info("stopping")
+        ending = await _told_to_end(stop, daemon, environ)
+        if daemon.crash_cause is not None:
+            daemon.hand_over()
+            raise daemon.crash_cause  # systemd starts the next one, which adopts the tasks
+        log.info("stopping", ending=ending.value)
+        if ending is Ending.HANDOVER:
+            systemd.stopping("handing over")
+            daemon.hand_over()
+        else:
+            systemd.stopping(within=daemon.config.cluster.on_stop_timeout + CLOSING)
+            stop.clear()
+            await first_of(daemon.before_stop(), stop.wait())  # a second signal ends the wait
+
+
+async def _told_to_end(stop: asyncio.Event, daemon: Daemon | ElectedDaemon, environ: Mapping[str, str]) -> Ending:
+    await first_of(stop.wait(), daemon.handover_asked.wait(), daemon.crashed.wait())
+    if daemon.crashed.is_set():
+        return Ending.HANDOVER
+    return Ending.HANDOVER if daemon.handover_asked.is_set() else await ending_of_signal(environ)
+
+
+async def first_of(*ways: Coroutine[Any, Any, object]) -> None:
+    """Return when one of these has ended, and cancel the others. Raises what the first ones raised."""
+    tasks = {asyncio.ensure_future(way) for way in ways}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
 
 
 async def _reload(
-    daemon: Daemon,
+    daemon: Daemon | ElectedDaemon,
     wanted: asyncio.Event,
     systemd: SystemdNotifier,
     environ: Mapping[str, str],
@@ -69,4 +108,14 @@ async def _reload(
         else:
             daemon.apply(found.config)
             log.info("configuration reloaded", applied=found.live, needs_restart=found.restart)
-        systemd.ready(f"leading; {daemon.info.url}")
+        systemd.ready(_status(daemon))
+
+
+def _status(daemon: Daemon | ElectedDaemon) -> str:
+    return daemon.status if isinstance(daemon, ElectedDaemon) else f"leading; {daemon.info.url}"
+
+
+async def _tell_status(daemon: ElectedDaemon, systemd: SystemdNotifier) -> None:
+    while True:
+        await daemon.changed.wait()
+        systemd.status(daemon.status)

@@ -35,6 +35,7 @@ class Cluster:
     process: asyncio.subprocess.Process
     launch: Launch
     settings: Mapping[str, object]
+    url: str  # of this daemon; the client's may be that of the leader to which this one redirects
     jobs: list[str] = field(default_factory=list)
 
     @property
@@ -49,6 +50,20 @@ class Cluster:
         """Kill the daemon with SIGKILL."""
         self.process.kill()
         await self.process.wait()
+
+    async def hand_over(self) -> None:
+        """Let the daemon end by `minflinkd handover`, and return when it has."""
+        command = ("-m", "minflinkd", "handover", "--url", self.url)
+        waiting = await asyncio.create_subprocess_exec(sys.executable, *command)
+        assert await asyncio.wait_for(waiting.wait(), 60 * PATIENCE) == 0
+        # If another daemon leads then, this one may still be ending.
+        left = 60 * PATIENCE if "high-availability.type" in self.settings else 1.0
+        assert await asyncio.wait_for(self.process.wait(), left) == 0, "the command returned too soon"
+
+    async def stop(self) -> None:
+        """Stop the daemon with SIGTERM, and return when it has ended."""
+        self.process.terminate()
+        assert await asyncio.wait_for(self.process.wait(), 40 * PATIENCE) == 0
 
     async def start_again(self) -> None:
         """Start the daemon again with all that it has stored.
@@ -155,6 +170,14 @@ class Cluster:
         await self.await_state(job_id, "CANCELED")
 
 
+FOR_TESTS: Mapping[str, object] = {
+    "rest.port": 0,
+    "restart-strategy.exponential-delay.initial-backoff": "100 ms",
+    # How long a submission waits for a session, too. Two cores start several sessions while other tests run.
+    "resourcemanager.taskmanager-registration.timeout": "5 min",
+}
+
+
 @contextlib.asynccontextmanager
 async def running_cluster(
     base: Path,
@@ -168,14 +191,15 @@ async def running_cluster(
     `environ` is the daemon's environment, in place of this process's. `serve` is what Python runs.
     """
     base.mkdir(parents=True, exist_ok=True)
-    values = {"rest.port": 0, "restart-strategy.exponential-delay.initial-backoff": "100 ms", **settings}
+    values = {**FOR_TESTS, **settings}
     launch = Launch(base, tuple(serve), None if environ is None else dict(environ))
     _write_settings(base, values)
     process = await launch.start()
     cluster: Cluster | None = None
     try:
-        async with Client(await launch.url(process)) as client:
-            cluster = Cluster(client, process, launch, values)
+        url = await launch.url(process)
+        async with Client(url) as client:
+            cluster = Cluster(client, process, launch, values, url)
             yield cluster
             await cluster.cancel_all()
     finally:

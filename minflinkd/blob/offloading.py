@@ -218,7 +218,8 @@ class OffloadingNetwork(Component):
             with _as_lost_message(f"the answer to {type(request).__name__} could not be fetched"):
                 async with asyncio.timeout_at(deadline):
                     body = await self._take(job_id, BlobKey.parse(answer.key))
-        read: R = self._codec.decode_answer(type(request), msgspec.Raw(body))
+        with _as_lost_message(f"the answer to {type(request).__name__} could not be read"):
+            read: R = self._codec.decode_answer(type(request), msgspec.Raw(body))
         return read
 
     # --- receiving -----------------------------------------------------------------------------------------------

@@ -354,9 +354,11 @@ class CheckpointCoordinator(Component):
             case e.NotifyAborted(attempt, number):
                 self._task_calls.aborted(attempt, number)
             case e.DiscardMetadata(number):
-                self._deleting.want([layout.metadata_file(number)], insists=True, then=partial(self._discarded, number))
+                self._deleting.enqueue(
+                    [layout.metadata_file(number)], must_succeed=True, then=partial(self._discarded, number)
+                )
             case e.DeleteFiles(files):
-                self._deleting.want(files, then=partial(self._deleted, files))
+                self._deleting.enqueue(files, then=partial(self._deleted, files))
             case e.FailJob(number, cause, error):
                 # Not called from within this step: the callee stops the tasks, and that is the next event.
                 failure = CheckpointFailed(number, cause, error)
@@ -386,7 +388,7 @@ class CheckpointCoordinator(Component):
         else:
             self._feed(e.SetUpDone(request, number, self._clock.epoch_ms()))
             if outdated := self._store.outdated_blocks():
-                self._deleting.want(outdated, insists=True, then=lambda: None)
+                self._deleting.enqueue(outdated, must_succeed=True, then=lambda: None)
 
     async def _write(self, checkpoint: CompletedCheckpoint) -> None:
         reach(CrashPoint.METADATA)

@@ -54,14 +54,14 @@ class Deleting:
         self._feed = self._driver.feed
         self.files_deleted = 0
 
-    def want(self, names: Iterable[str], *, then: Callable[[], None], insists: bool = False) -> None:
+    def enqueue(self, names: Iterable[str], *, then: Callable[[], None], must_succeed: bool = False) -> None:
         """Delete objects in due course. `then` is called when nothing more is done about them.
 
-        `insists`: for metadata. It is deleted at once, and retried until that succeeds.
+        `must_succeed`: for metadata. It is deleted at once, and retried until that succeeds.
         """
         number, objects = next(self._numbers), tuple(sorted(names))
         self._ends[number] = then
-        self._feed(deletion_queue.Wanted(number, objects, insists))
+        self._feed(deletion_queue.Wanted(number, objects, must_succeed))
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
@@ -77,19 +77,19 @@ class Deleting:
 
     def _carry_out(self, command: deletion_queue.Command) -> None:
         match command:
-            case deletion_queue.Delete(request, names, insists):
-                self._tasks.job(f"deletion request {request}", self._request(request, names, insists))
+            case deletion_queue.Delete(request, names, must_succeed):
+                self._tasks.job(f"deletion request {request}", self._request(request, names, must_succeed))
             case deletion_queue.Ended(deletion, complete):
                 if not complete:
                     log.warning("given up", component=self._name, what="deletion of unreferenced files")
                 self._ends.pop(deletion)()
 
-    async def _request(self, request: int, names: Sequence[str], insists: bool) -> None:
+    async def _request(self, request: int, names: Sequence[str], must_succeed: bool) -> None:
         try:
-            await (self._delete_metadata if insists else self._delete_files)(names)
+            await (self._delete_metadata if must_succeed else self._delete_files)(names)
         except Exception as error:
             log.info("deletions fail", component=self._name, objects=len(names), error=str(error))
             self._feed(deletion_queue.Failed(request))
         else:
-            self.files_deleted += 0 if insists else len(names)
+            self.files_deleted += 0 if must_succeed else len(names)
             self._feed(deletion_queue.Done(request))

@@ -39,7 +39,7 @@ class Piece:
 
     deletion: int
     names: tuple[str, ...]
-    insists: bool
+    must_succeed: bool
     failures: int = 0
     not_before: float = 0.0
 
@@ -64,7 +64,7 @@ class Wanted:
 
     deletion: int
     names: tuple[str, ...]
-    insists: bool = False  # metadata, not files
+    must_succeed: bool = False  # metadata, not files
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Delete:
 
     request: int
     names: tuple[str, ...]
-    insists: bool = False
+    must_succeed: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ Command = Delete | Ended
 def step(queue: Queue, event: Event, now: float) -> tuple[Queue, tuple[Command, ...]]:
     commands: list[Command] = []
     match event:
-        case Wanted(deletion, names, insists):
-            pieces = tuple(Piece(deletion, part, insists) for part in _parts(names, queue.limits.batch))
+        case Wanted(deletion, names, must_succeed):
+            pieces = tuple(Piece(deletion, part, must_succeed) for part in _parts(names, queue.limits.batch))
             queue = replace(queue, waiting=queue.waiting + pieces)
         case Done(request):
             queue, pieces = _taken(queue, request)
@@ -143,22 +143,22 @@ def step(queue: Queue, event: Event, now: float) -> tuple[Queue, tuple[Command, 
     while (pieces := _next(queue, now)) != ():
         number = queue.last_request + 1
         names = tuple(name for piece in pieces for name in piece.names)
-        insists = pieces[0].insists
+        must_succeed = pieces[0].must_succeed
         queue = replace(
             queue,
             waiting=tuple(piece for piece in queue.waiting if piece not in pieces),
             in_flight={**queue.in_flight, number: pieces},
-            next_at=queue.next_at if insists else now + len(names) / queue.limits.rate,
+            next_at=queue.next_at if must_succeed else now + len(names) / queue.limits.rate,
             last_request=number,
         )
-        commands.append(Delete(number, names, insists))
+        commands.append(Delete(number, names, must_succeed))
     return queue, tuple(commands)
 
 
 def next_wakeup(queue: Queue, now: float) -> float | None:
     """When the next Tick is due; None: not before some other event."""
     times = [
-        piece.not_before if piece.insists else max(piece.not_before, queue.next_at)
+        piece.not_before if piece.must_succeed else max(piece.not_before, queue.next_at)
         for piece in queue.waiting
         if _room(queue, piece)
     ]
@@ -168,13 +168,13 @@ def next_wakeup(queue: Queue, now: float) -> float | None:
 def check_invariants(queue: Queue) -> None:
     """Raises InvariantViolated."""
     requests = queue.in_flight.values()
-    files = [pieces for pieces in requests if not pieces[0].insists]
+    files = [pieces for pieces in requests if not pieces[0].must_succeed]
     problems = {
         "more requests in flight than allowed": len(queue.in_flight) > queue.limits.in_flight,
         "no request left to metadata": len(files) >= max(2, queue.limits.in_flight),
         "a request larger than allowed": any(sum(len(p.names) for p in r) > queue.limits.batch for r in requests),
         "writes end that did not begin": queue.writes < 0,
-        "files and metadata in one request": any(len({piece.insists for piece in r}) > 1 for r in requests),
+        "files and metadata in one request": any(len({piece.must_succeed for piece in r}) > 1 for r in requests),
     }
     if broken := [name for name, is_broken in problems.items() if is_broken]:
         raise InvariantViolated(f"deletions: {', '.join(broken)}")
@@ -185,13 +185,13 @@ def _next(queue: Queue, now: float) -> tuple[Piece, ...]:
 
     Fresh pieces share a request; a failed one goes alone.
     """
-    for insists in (True, False):
+    for must_succeed in (True, False):
         due = [
             piece
             for piece in queue.waiting
-            if piece.insists is insists and piece.not_before <= now and _room(queue, piece)
+            if piece.must_succeed is must_succeed and piece.not_before <= now and _room(queue, piece)
         ]
-        if not due or (not insists and now < queue.next_at):
+        if not due or (not must_succeed and now < queue.next_at):
             continue
         if due[0].failures:
             return (due[0],)
@@ -205,9 +205,9 @@ def _next(queue: Queue, now: float) -> tuple[Piece, ...]:
 
 def _room(queue: Queue, piece: Piece) -> bool:
     under_way = len(queue.in_flight)
-    if piece.insists:
+    if piece.must_succeed:
         return under_way < queue.limits.in_flight
-    for_files = sum(not pieces[0].insists for pieces in queue.in_flight.values())
+    for_files = sum(not pieces[0].must_succeed for pieces in queue.in_flight.values())
     return not queue.writes and for_files < max(1, queue.limits.in_flight - 1) and under_way < queue.limits.in_flight
 
 
@@ -223,7 +223,7 @@ def _after_failure(
     again, given_up = [], []
     for piece in pieces:
         failures = piece.failures + 1
-        if failures >= limits.tries and not piece.insists:
+        if failures >= limits.tries and not piece.must_succeed:
             given_up.append(piece)
             continue
         pause = min(limits.longest_pause, limits.first_pause * 2 ** min(failures - 1, 30))

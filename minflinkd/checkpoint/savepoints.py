@@ -20,6 +20,7 @@ from minflinkd.checkpoint.metadata import CompletedCheckpoint, encode
 from minflinkd.filemerging.segments import RangedRead, checksum, physical_file_name, plan_reads
 from minflinkd.filemerging.writer import DEFAULT_MAX_FILE_SIZE, PhysicalFileWriter
 from minflinkd.rpc.snapshot import StateFile, StateHandle
+from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import AttemptId, ResourceId
 from minflinkd.storage.interface import ObjectNotFound, StorageCorrupt
@@ -52,6 +53,7 @@ async def write_savepoint(
     async with PhysicalFileWriter(target, name, max_file_size=max_file_size) as writer:
         handles = await _copy(root, checkpoint, writer)
         names = await writer.commit()
+        reach(CrashPoint.SAVEPOINT_COPIED)
         try:
             savepoint = _relocated(checkpoint, handles, writer.sizes)
             await target.child(layout.METADATA).write_bytes(encode(savepoint))

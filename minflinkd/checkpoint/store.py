@@ -3,11 +3,16 @@
 A checkpoint exists as soon as its metadata exists, and stops existing when its metadata is deleted. Its physical files
 are deleted after that. So a crash between any two steps leaves a consistent store, and at worst orphans. The sweep of a
 later leader removes those.
+
+With several daemons, a checkpoint also needs a *pointer*: a record in the coordination service, which takes writes only
+from the leader (A11a). It is written after the metadata and deleted before it. Metadata without one does not count: a
+leader that has been replaced wrote it, or one that died before the pointer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,12 +26,13 @@ from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.rpc.jobs import OrphanFile
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import JobId
-from minflinkd.storage.interface import ObjectExists, ObjectNotFound
+from minflinkd.storage.interface import ObjectExists, ObjectNotFound, StorageUnavailable
 from minflinkd.storage.location import Location
 from minflinkd.storage.recording import RecordedStorage, StorageStatistics
 
 log = structlog.get_logger(__name__)
 
+POINTER_PAUSE = 0.2  # seconds between two series of tries to write a pointer
 ID_BLOCK = 16  # ids reserved at a time, with one small write
 
 
@@ -75,7 +81,8 @@ class CheckpointStore:
     """The checkpoint directory of one job, as the coordinator of one leader uses it.
 
     `turn`: shared with the coordinators before and after it. `leads`: whether it is certain that no other daemon leads
-    now; another leader may need files that nothing here refers to.
+    now; another leader may need files that nothing here refers to. `pointers`: their directory, if there may be other
+    daemons.
     """
 
     def __init__(
@@ -86,7 +93,9 @@ class CheckpointStore:
         epoch: int,
         turn: StorageTurn | None = None,
         leads: Callable[[], bool] = lambda: True,
+        pointers: Location | None = None,
     ) -> None:
+        self._pointers = pointers
         self._recorded = RecordedStorage(location.storage)
         self.location = replace(location, storage=self._recorded)
         self.job_id = job_id
@@ -119,6 +128,7 @@ class CheckpointStore:
         set_aside: list[SetAside] = []
         sizes: dict[str, int] = {}
         seen = 0
+        pointed = await self._pointed()
         async for entry in self.location.list():
             name = self.location.relative(entry.path)
             seen = max(seen, _highest_id(name))
@@ -128,6 +138,9 @@ class CheckpointStore:
                 sizes[name] = entry.size
             if (checkpoint_id := layout.parse_metadata_file(name)) is None:
                 continue
+            if pointed is not None and checkpoint_id not in pointed:
+                log.warning("a checkpoint that no leader has completed", path=self.path_of(checkpoint_id))
+                continue
             try:
                 completed.append(await self._read(checkpoint_id))
             except ObjectNotFound:
@@ -135,6 +148,10 @@ class CheckpointStore:
             except CorruptMetadata as error:
                 log.error("checkpoint metadata set aside", path=self.path_of(checkpoint_id), reason=str(error))
                 set_aside.append(SetAside(checkpoint_id, self.path_of(checkpoint_id), str(error)))
+        known = {checkpoint.checkpoint_id for checkpoint in completed} | {one.checkpoint_id for one in set_aside}
+        for missing in sorted((pointed or set()) - known):
+            log.error("the metadata of a completed checkpoint is missing", path=self.path_of(missing))
+            set_aside.append(SetAside(missing, self.path_of(missing), "it does not exist"))
         self._next_id = self._reserved = seen + 1
         completed.sort(key=lambda checkpoint: checkpoint.checkpoint_id)
         return Recovered(tuple(completed), tuple(set_aside), seen, sizes)
@@ -159,7 +176,13 @@ class CheckpointStore:
     async def write(self, checkpoint: CompletedCheckpoint) -> None:
         """Add the checkpoint to the store, atomically. After an error the outcome is unknown: `discard` it."""
         file = self.location.child(layout.metadata_file(checkpoint.checkpoint_id))
-        await self._turn.take(partial(file.write_bytes, encode(checkpoint)))
+
+        async def write() -> None:
+            await file.write_bytes(encode(checkpoint))
+            if self._pointers is not None:
+                await self._point(self._pointers.child(_pointer(checkpoint.checkpoint_id)))
+
+        await self._turn.take(write)
 
     async def discard(self, checkpoint_id: int) -> None:
         """Remove the checkpoint from the store. Its physical files stay. Idempotent."""
@@ -167,7 +190,14 @@ class CheckpointStore:
 
     async def delete_metadata(self, names: Sequence[str]) -> None:
         """Delete metadata files and id blocks by name. It does not wait for writes: no write touches these objects."""
-        await self._turn.beside(partial(self.location.delete_children, names))
+        ids = [checkpoint_id for name in names if (checkpoint_id := layout.parse_metadata_file(name)) is not None]
+
+        async def delete() -> None:
+            if self._pointers is not None:
+                await self._pointers.delete_children(map(_pointer, ids))
+            await self.location.delete_children(names)
+
+        await self._turn.beside(delete)
 
     async def delete_files(self, names: Iterable[str]) -> None:
         """Delete physical files. Idempotent. Raises InvalidPhysicalFile before any is deleted."""
@@ -203,6 +233,28 @@ class CheckpointStore:
         found = await self.physical_files()
         return tuple(name for name, (epoch, _) in found.items() if epoch < self._epoch and name not in kept)
 
+    async def _point(self, pointer: Location) -> None:
+        """Write a pointer, or try as long as this daemon leads.
+
+        A coordination service that is away for a while fails no checkpoint: after a few in a row the job would be
+        restarted, by a leader that is about to end.
+        """
+        while True:
+            try:
+                with contextlib.suppress(ObjectExists):  # by an earlier try, whose answer was lost: the id is ours
+                    await pointer.create_exclusive(b"")
+                return
+            except StorageUnavailable:
+                if not self.leads():
+                    raise
+            await asyncio.sleep(POINTER_PAUSE)
+
+    async def _pointed(self) -> set[int] | None:
+        """Return the ids of the checkpoints that have a pointer. None: they need none."""
+        if self._pointers is None:
+            return None
+        return {int(self._pointers.relative(entry.path)) async for entry in self._pointers.list()}
+
     async def _read(self, checkpoint_id: int) -> CompletedCheckpoint:
         checkpoint = decode(await self.location.child(layout.metadata_file(checkpoint_id)).read_bytes())
         if checkpoint.job_id != self.job_id:
@@ -237,6 +289,10 @@ async def latest_stored(directory: Location) -> int:
 async def read_checkpoint(metadata: Location) -> CompletedCheckpoint:
     """Read any job's checkpoint from its metadata file. Raises ObjectNotFound, CorruptMetadata, MetadataTooNew."""
     return decode(await metadata.read_bytes())
+
+
+def _pointer(checkpoint_id: int) -> str:
+    return f"{checkpoint_id:010d}"
 
 
 def _highest_id(name: str) -> int:

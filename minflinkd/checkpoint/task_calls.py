@@ -17,7 +17,7 @@ from minflinkd.runtime.supervision import TaskOwner
 
 log = structlog.get_logger(__name__)
 
-FEW = 3  # tries of calls that may be given up
+FEW = 3  # tries of a trigger
 WAIT_MAX = 10.0  # seconds between tries of calls that may not be given up
 
 
@@ -69,7 +69,11 @@ class TaskCalls:
             self._tasks.job(f"completions for {attempt}", self._complete(attempt))
 
     def aborted(self, attempt: AttemptId, number: int) -> None:
-        """Notify the attempt of an abort. May fail without harm: the next trigger says so, too."""
+        """Notify the attempt of an abort until it answers or has ended.
+
+        It may have stopped at the cut, or hold up a reader for the barrier. The next trigger says so, too, but perhaps
+        none comes.
+        """
         what = f"abort of {number} at {attempt}"
 
         def given_up(error: Exception) -> None:
@@ -109,9 +113,13 @@ class TaskCalls:
             self._notifying.discard(attempt)
 
     async def _aborted(self, attempt: AttemptId, number: int) -> None:
-        async for trial in stamina.retry_context(on=_retryable, attempts=FEW, wait_initial=0.1):
+        async for trial in stamina.retry_context(
+            on=_retryable, attempts=None, timeout=None, wait_initial=0.1, wait_max=WAIT_MAX
+        ):
             with trial:
-                await self._gateway.notify_aborted(attempt, number)
+                state = self._state()
+                if attempt in state.survivors or attempt in state.attempts.values():
+                    await self._gateway.notify_aborted(attempt, number)
 
 
 def _retryable(error: Exception) -> bool:

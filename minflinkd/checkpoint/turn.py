@@ -23,8 +23,11 @@ R = TypeVar("R")
 
 
 class StorageTurn:
-    def __init__(self, what: str) -> None:
+    """The turn of `what`, as its messages name it. Who has waited `patience` seconds for it must try again later."""
+
+    def __init__(self, what: str, patience: float | None = None) -> None:
         self._what = what
+        self._patience = PATIENCE if patience is None else patience
         self._turn = asyncio.Lock()
         self._under_way: asyncio.Task[Any] | None = None
         self._beside: set[asyncio.Task[Any]] = set()
@@ -34,7 +37,7 @@ class StorageTurn:
 
         Raises what `work` raises, StorageUnavailable if its turn does not come within `patience` seconds.
         """
-        await self._acquire(PATIENCE if patience is None else patience)
+        await self._acquire(self._patience if patience is None else patience)
         self._under_way = task = asyncio.create_task(work(), name=f"{self._what}: work in the storage")
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
@@ -52,12 +55,12 @@ class StorageTurn:
 
     async def wait(self) -> None:
         """Return when nothing is under way, neither in the turn nor beside it. Raises StorageUnavailable."""
-        await self._acquire(PATIENCE)
+        await self._acquire(self._patience)
         self._turn.release()
         if self._beside:
-            _, late = await asyncio.wait(self._beside, timeout=PATIENCE)
+            _, late = await asyncio.wait(self._beside, timeout=self._patience)
             if late:
-                raise self._unavailable(PATIENCE)
+                raise self._unavailable(self._patience)
 
     async def _acquire(self, patience: float) -> None:
         try:

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import aiohttp
 import msgspec
 import stamina
 
+from minflinkd.cli import endpoint
+from minflinkd.cli.endpoint import FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, DaemonUnreachable, Endpoint, Refused
 from minflinkd.rest.schemas import (
     BlobAccess,
     Blobs,
     CheckpointResult,
     Checkpoints,
     ClusterOverview,
-    ErrorAnswer,
+    Drain,
     FailureCause,
+    HandoverInfo,
     Health,
     JobExceptions,
     JobInfo,
@@ -44,34 +47,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ATTEMPTS = 4
-FIRST_PAUSE = 0.1  # seconds
-LONGEST_PAUSE = 1.0
 POLL = 0.1  # seconds between two checks of a triggered operation
 SWEEP_TIMEOUT = 600.0  # seconds; all checkpoints are listed
 SUBMIT_TIMEOUT = 300.0  # seconds; Spark analyses the job first, perhaps on a TaskManager that has yet to start
-
-_UNAVAILABLE: Final = 503
-
-
-class DaemonUnreachable(MinflinkError):
-    """No answer; the outcome of the request is unknown."""
-
-    code = "daemon-unreachable"
-    consequence = Consequence.RETRYABLE
-
-
-class Refused(MinflinkError):
-    """The daemon's answer was an error."""
-
-    def __init__(self, status: int, answer: ErrorAnswer) -> None:
-        super().__init__(answer.errors[0] if answer.errors else f"HTTP {status}")
-        self.status = status
-        self.answer = answer
-
-    def info(self) -> ErrorInfo:
-        later = Consequence.RETRYABLE if self.status == _UNAVAILABLE else Consequence.REFUSED
-        answer = self.answer
-        return ErrorInfo(code=answer.code, message=self.message, consequence=later, kind=answer.kind, hint=answer.hint)
 
 
 class OperationFailed(MinflinkError):
@@ -86,27 +64,32 @@ class OperationFailed(MinflinkError):
 
 
 class Client:
-    """Talks to one daemon. `timeout` applies to one request, in seconds.
+    """Talks to the daemon that leads. `timeout` applies to one request, in seconds.
 
-    Every call raises DaemonUnreachable and Refused.
+    `url` may name several daemons, separated by commas: they are asked in turn until one answers, and a request waits
+    for up to `patience` seconds until one of them leads (A13). Every call raises DaemonUnreachable and Refused.
     """
 
-    def __init__(self, url: str, *, timeout: float = 30.0, attempts: int = ATTEMPTS) -> None:
-        self.url = url.rstrip("/")
-        self._timeout = timeout
+    def __init__(
+        self, url: str, *, timeout: float = 30.0, attempts: int = ATTEMPTS, patience: float = PATIENCE
+    ) -> None:
+        self._endpoint = Endpoint(url, timeout=timeout)
         self._attempts = attempts
-        self._session: aiohttp.ClientSession | None = None
+        self._patience = patience
+
+    @property
+    def url(self) -> str:
+        """The daemon that has answered last."""
+        return self._endpoint.url
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=5))
+        await self._endpoint.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._endpoint.aclose()
 
     async def overview(self) -> ClusterOverview:
         return await self.get("/overview", ClusterOverview)
@@ -117,20 +100,25 @@ class Client:
     async def jobs(self) -> JobsOverview:
         return await self.get("/jobs/overview", JobsOverview)
 
-    async def job(self, job_id: str) -> JobInfo:
-        return await self.get(f"/jobs/{job_id}", JobInfo)
+    async def job(self, job_id: str, *, patience: float | None = None) -> JobInfo:
+        return await self.get(f"/jobs/{job_id}", JobInfo, patience=patience)
 
     async def exceptions(self, job_id: str) -> JobExceptions:
         return await self.get(f"/jobs/{job_id}/exceptions", JobExceptions)
 
-    async def checkpoints(self, job_id: str) -> Checkpoints:
-        return await self.get(f"/jobs/{job_id}/checkpoints", Checkpoints)
+    async def checkpoints(self, job_id: str, *, patience: float | None = None) -> Checkpoints:
+        return await self.get(f"/jobs/{job_id}/checkpoints", Checkpoints, patience=patience)
 
     async def task_managers(self) -> TaskManagers:
         return await self.get("/taskmanagers", TaskManagers)
 
     async def task_manager(self, resource_id: str) -> TaskManagerDetails:
         return await self.get(f"/taskmanagers/{resource_id}", TaskManagerDetails)
+
+    async def drain(self, resource_id: str, *, undo: bool = False) -> Drain:
+        """Begin to drain a TaskManager, or undo it. May be repeated."""
+        path = f"/taskmanagers/{resource_id}/drain"
+        return msgspec.json.decode(await self._repeat("DELETE" if undo else "POST", path), type=Drain)
 
     async def blobs(self, *, job: str | None = None, offset: int = 0) -> Blobs:
         """Return a part of the list: the blobs of one job, of no job (`none`), or all."""
@@ -143,6 +131,24 @@ class Client:
         method = "GET" if dry_run else "DELETE"
         body = await self._repeat(method, "/storage/orphans", query=query, timeout=SWEEP_TIMEOUT)
         return msgspec.json.decode(body, type=Orphans)
+
+    def knows_also(self, urls: Iterable[str]) -> None:
+        """Ask these daemons as well, if the others do not answer."""
+        self._endpoint.knows_also(urls)
+
+    async def hand_over(self) -> int:
+        """Begin to end the daemon, whose TaskManagers go on. Returns its pid."""
+        return msgspec.json.decode(await self._send("POST", "/cluster/handover"), type=HandoverInfo).pid
+
+    async def answers(self) -> bool:
+        """Whether a daemon answers now, in whatever way. Does not try again."""
+        try:
+            await self._send("GET", "/config", until=0.0)
+        except DaemonUnreachable:
+            return False
+        except Refused:
+            return True
+        return True
 
     async def blob_server(self) -> BlobClient:
         """Return a client of the BlobServer, which the caller closes."""
@@ -160,14 +166,11 @@ class Client:
         """Yield a part of a log as it arrives. A negative offset counts from the end."""
         query = {"offset": str(offset)} | ({} if length is None else {"length": str(length)})
         path = f"/taskmanagers/{resource_id}/logs/{name}"
-        try:
-            async with self._open.get(self.url + path, params=query) as response:
-                if response.status >= 400:
-                    raise _refused(response.status, await response.read())
-                async for piece in response.content.iter_any():
-                    yield piece
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            raise self._unreachable(error) from error
+        async with self._endpoint.ask("GET", path, query=query, until=self._until()) as response:
+            if response.status >= 400:
+                raise endpoint.refusal(response.status, await response.read())
+            async for piece in response.content.iter_any():
+                yield piece
 
     async def cancel(self, job_id: str) -> None:
         """Cancel a job. Returns when the cancellation has begun."""
@@ -240,15 +243,12 @@ class Client:
         body = {vertex: {"parallelism": bounds} for vertex, bounds in wanted.items()}
         await self._send("PUT", f"/jobs/{job_id}/resource-requirements", document=msgspec.json.encode(body))
 
-    async def get(self, path: str, kind: type[T]) -> T:
+    async def get(self, path: str, kind: type[T], *, patience: float | None = None) -> T:
         """Return the answer at a path, decoded as `kind`; `msgspec.Raw` leaves it undecoded."""
-        return msgspec.json.decode(await self._repeat("GET", path), type=kind)
+        return msgspec.json.decode(await self._repeat("GET", path, patience=patience), type=kind)
 
-    @property
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            raise RuntimeError("the client is not open: use it with `async with`")
-        return self._session
+    def _until(self, patience: float | None = None) -> float:
+        return time.monotonic() + (self._patience if patience is None else patience)
 
     async def _repeat(
         self,
@@ -257,9 +257,11 @@ class Client:
         *,
         query: Mapping[str, str] | None = None,
         document: bytes | None = None,
-        timeout: float | None = None,
+        timeout: float = 0.0,
+        patience: float | None = None,
         when: Callable[[Exception], bool] = lambda error: _may_succeed_later(error),
     ) -> bytes:
+        until = self._until(patience)
         async for attempt in stamina.retry_context(
             on=when,
             attempts=self._attempts,
@@ -269,7 +271,7 @@ class Client:
             wait_jitter=FIRST_PAUSE,
         ):
             with attempt:
-                return await self._send(method, path, query=query, document=document, timeout=timeout)
+                return await self._send(method, path, query=query, document=document, timeout=timeout, until=until)
         raise AssertionError("stamina returns or raises")
 
     async def _send(
@@ -279,31 +281,22 @@ class Client:
         *,
         query: Mapping[str, str] | None = None,
         document: bytes | None = None,
-        timeout: float | None = None,
+        timeout: float = 0.0,
+        until: float | None = None,
     ) -> bytes:
-        options: dict[str, Any] = {"params": query}
-        if document is not None:
-            options |= {"data": document, "headers": {"Content-Type": "application/json"}}
-            timeout = SUBMIT_TIMEOUT
-        if timeout is not None:
-            options |= {"timeout": aiohttp.ClientTimeout(total=max(timeout, self._timeout), sock_connect=5)}
-        try:
-            async with self._open.request(method, self.url + path, **options) as response:
-                body = await response.read()
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            raise self._unreachable(error) from error
+        """Return the answer's body. `until`, a monotonic time, ends waiting for a leader."""
+        async with self._endpoint.ask(
+            method,
+            path,
+            query=query,
+            document=document,
+            timeout=timeout if document is None else SUBMIT_TIMEOUT,
+            until=self._until() if until is None else until,
+        ) as response:
+            body = await response.read()
         if response.status >= 400:
-            raise _refused(response.status, body)
+            raise endpoint.refusal(response.status, body)
         return body
-
-    def _unreachable(self, error: Exception) -> DaemonUnreachable:
-        if isinstance(error, aiohttp.ClientConnectorError):
-            return DaemonUnreachable(
-                f"no daemon answers at {self.url}",
-                hint="is it running? start it with `minflinkd serve`, or name another one with --url",
-            )
-        why = str(error) or type(error).__name__
-        return DaemonUnreachable(f"the daemon at {self.url} did not answer: {why}", hint="its log may say why")
 
 
 def _may_succeed_later(error: Exception) -> bool:
@@ -316,11 +309,3 @@ def _outcome_unknown(error: Exception) -> bool:
         answer = error.answer
         return answer.kind is Kind.CLUSTER and answer.consequence is Consequence.RETRYABLE
     return isinstance(error, DaemonUnreachable)
-
-
-def _refused(status: int, body: bytes) -> Refused:
-    try:
-        return Refused(status, msgspec.json.decode(body, type=ErrorAnswer))
-    except msgspec.MsgspecError:
-        answer = ErrorAnswer(errors=(f"HTTP {status}: {body[:200].decode(errors='replace')}",), code="http")
-        return Refused(status, answer)

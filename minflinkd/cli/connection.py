@@ -22,7 +22,7 @@ DEFAULT_URL = "http://127.0.0.1:8081"
 class Connection:
     """Where the daemon is, and in which form the user wants the answer."""
 
-    url: str
+    url: str  # or several, separated by commas
     timeout: float  # seconds for one request
     as_json: bool
 
@@ -53,7 +53,7 @@ class Connection:
         """Return what a command prints on stderr: a sentence and a hint, or with --json the daemon's answer."""
         import msgspec
 
-        from minflinkd.cli.client import Refused
+        from minflinkd.cli.endpoint import Refused
 
         if isinstance(error, Refused):
             answer: msgspec.Struct = error.answer
@@ -93,7 +93,7 @@ def connection_options(command: F) -> F:
             default=DEFAULT_URL,
             show_default=True,
             show_envvar=True,
-            help="The daemon's HTTP endpoint.",
+            help="The daemon's HTTP endpoint. Of several daemons, all of them, separated by commas.",
         ),
     ):
         option(with_connection)

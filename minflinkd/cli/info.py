@@ -47,7 +47,7 @@ def info(connection: Connection, job: str | None) -> None:
             if connection.as_json:
                 print_json(overview)
             else:
-                _print_cluster(overview, connection.url)
+                _print_cluster(overview, client.url)
                 for line in warnings((await client.task_managers()).taskmanagers):
                     click.secho(line, fg="yellow")
             return
@@ -64,6 +64,12 @@ def info(connection: Connection, job: str | None) -> None:
 def _print_cluster(overview: ClusterOverview, url: str) -> None:
     extras = overview.minflinkd
     click.echo(f"minflinkd {extras.version} at {url}")
+    if (leader := extras.leader) is not None and leader.since > 0:
+        click.echo(f"Leader: {leader.name} since {moment(leader.since)} (epoch {leader.epoch})")
+    for standby in extras.standbys:
+        click.echo(f"Standby: {standby.name} at {standby.url}")
+    if extras.trouble:
+        click.secho(f"Trouble: {extras.trouble}", fg="yellow")
     click.echo(
         f"Jobs: {overview.jobs_running} running, {overview.jobs_finished} finished, "
         f"{overview.jobs_cancelled} canceled, {overview.jobs_failed} failed"

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 import click
 
-from minflinkd.cli.client import Client, Refused
+from minflinkd.cli.client import Client
+from minflinkd.cli.endpoint import Refused
 from minflinkd.cli.exits import ExitCode, Failure
 from minflinkd.cli.job_lines import JobLines
 from minflinkd.rest.schemas import JobInfo, Log

@@ -91,7 +91,7 @@ def run(
         for text in accepted.warnings:
             _tell(f"Warning: {text}.")  # on stderr, even with JSON output
         if dry_run or not wait:
-            _print_accepted(connection, accepted, dry_run=dry_run)
+            _print_accepted(connection, client.url, accepted, dry_run=dry_run)
             return None
         tell(f"Job {accepted.jobid} was accepted.")
         return await _until_ended(connection, client, accepted.jobid)
@@ -142,7 +142,7 @@ def _quiet(_: str) -> None:
 
 
 def refusal(connection: Connection, error: RefusedJob) -> Failure:
-    from minflinkd.cli.client import Refused
+    from minflinkd.cli.endpoint import Refused
     from minflinkd.rest.schemas import ErrorAnswer, Fault
 
     if not connection.as_json:
@@ -164,12 +164,12 @@ def refusal(connection: Connection, error: RefusedJob) -> Failure:
     return connection.failure(Refused(400, answer))
 
 
-def _print_accepted(connection: Connection, accepted: Submitted, *, dry_run: bool) -> None:
+def _print_accepted(connection: Connection, url: str, accepted: Submitted, *, dry_run: bool) -> None:
     from minflinkd.cli.text import print_json
 
     job_id = accepted.jobid
     if connection.as_json:
-        told = {"jobid": job_id, "url": f"{connection.url}/jobs/{job_id}", "dry-run": dry_run}
+        told = {"jobid": job_id, "url": f"{url}/jobs/{job_id}", "dry-run": dry_run}
         print_json(told | ({"warnings": accepted.warnings} if accepted.warnings else {}))
     elif dry_run:
         click.echo("The job has no faults. Nothing was started.")

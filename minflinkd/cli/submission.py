@@ -14,7 +14,8 @@ import click
 import msgspec
 
 from minflinkd.blob.client import BlobClient
-from minflinkd.cli.client import Client, Refused
+from minflinkd.cli.client import Client
+from minflinkd.cli.endpoint import Refused
 from minflinkd.cli.job_files import JobFile, read_job, with_artifacts
 from minflinkd.cli.progress import upload_bars
 from minflinkd.jobgraph.document import JobDocument

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from minflinkd.cli.check_config import parse_overrides
+from minflinkd.cli.drain import drain
 from minflinkd.cli.exits import ExitCode, Failure
 from minflinkd.cli.starting import told
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "-c",
     "--config",
@@ -25,8 +26,11 @@ from minflinkd.cli.starting import told
 @click.option(
     "--resource-id", metavar="ID", help="Its name: tm-, then small letters, digits and -. Default: a random one."
 )
-def taskmanager(file: Path | None, overrides: tuple[str, ...], resource_id: str | None) -> None:
+@click.pass_context
+def taskmanager(context: click.Context, file: Path | None, overrides: tuple[str, ...], resource_id: str | None) -> None:
     """Run one TaskManager, until SIGTERM, Ctrl-C or the daemon ends it. It registers with the daemon.
+
+    The command `drain` ends a TaskManager that is running, after its jobs have moved to others.
 
     It finds the daemon by jobmanager.rpc.address and jobmanager.rpc.port, and proves that it belongs to the cluster by
     the secret in security.secret-file, a copy of the daemon's. Its slots and its session are those of taskmanager.*.
@@ -41,7 +45,10 @@ def taskmanager(file: Path | None, overrides: tuple[str, ...], resource_id: str 
       minflinkd taskmanager --config minflinkd.yaml
       minflinkd taskmanager -D jobmanager.rpc.address=10.0.0.5 -D jobmanager.rpc.port=6123 \\
           -D security.secret-file=/etc/minflinkd/cluster.secret
+      minflinkd taskmanager drain tm-3f --wait
     """
+    if context.invoked_subcommand is not None:
+        return
     from minflinkd.config import ConfigError, load_config
     from minflinkd.config.load import configuration_file
     from minflinkd.runtime import log
@@ -67,3 +74,6 @@ def taskmanager(file: Path | None, overrides: tuple[str, ...], resource_id: str 
     )
     with told("The TaskManager cannot run", as_json=as_json, codes=codes):
         asyncio.run(serve(config, environ=os.environ, resource_id=chosen))
+
+
+taskmanager.add_command(drain)

@@ -41,7 +41,7 @@ def taskmanagers(connection: Connection, taskmanager: str | None) -> None:
         if connection.as_json:
             print_json(known)
             return
-        columns = ["TASKMANAGER", "SESSION", ">FREE", ">SLOTS", ">PID", ">HEARTBEAT", "REGISTERED"]
+        columns = ["TASKMANAGER", "SESSION", ">FREE", ">SLOTS", ">PID", "VERSION", ">HEARTBEAT", "REGISTERED"]
         now = time.time() * 1000
         print_table(columns, [_row(info, now) for info in known.taskmanagers], empty="No TaskManager is registered.")
         for line in warnings(known.taskmanagers):
@@ -61,10 +61,11 @@ def _row(info: TaskManager, now: float) -> list[object]:
     age = f"{duration(max(0.0, now - info.time_since_last_heartbeat))} ago"
     return [
         info.id,
-        state(extras.session),
+        "drained" if extras.draining else state(extras.session),
         info.free_slots,
         info.slots_number,
         extras.pid,
+        extras.version,
         age,
         moment(extras.registered),
     ]
@@ -73,8 +74,13 @@ def _row(info: TaskManager, now: float) -> list[object]:
 def _print_one(info: TaskManagerDetails) -> None:
     extras = info.minflinkd
     memory = size(info.hardware.physical_memory)
-    click.echo(f"{info.id}, pid {extras.pid}, {info.hardware.cpu_cores} cores, {memory}")
+    version = f"minflinkd {extras.version}, " if extras.version else ""
+    click.echo(f"{info.id}, {version}pid {extras.pid}, {info.hardware.cpu_cores} cores, {memory}")
     click.echo(f"Session: {extras.session}, number {extras.session_generation} of this TaskManager")
+    if extras.draining:
+        click.echo("Drained: it gives no slots, and ends when all are free")
+        for job, why in extras.held_by.items():
+            click.echo(f"  job {job} {f'is still there: {why}' if why else 'moves'}")
     for line in warnings([info]):
         click.secho(line, fg="yellow")
     if extras.start_phases:

@@ -11,7 +11,8 @@ import click
 from rich.live import Live
 from rich.text import Text
 
-from minflinkd.cli.client import Client, DaemonUnreachable, Refused
+from minflinkd.cli.client import Client
+from minflinkd.cli.endpoint import DaemonUnreachable, Refused
 from minflinkd.cli.text import Part, console, duration, fit, short, size, stderr_width
 from minflinkd.rest.schemas import Checkpoints, JobInfo
 
@@ -119,7 +120,8 @@ async def follow(
     lost: float | None = None
     while True:
         try:
-            job, checkpoints = await client.job(job_id), await client.checkpoints(job_id)
+            job = await client.job(job_id, patience=0)  # without a leader, say so
+            checkpoints = await client.checkpoints(job_id, patience=0)
         except (DaemonUnreachable, Refused) as error:
             now = time.monotonic()
             lost = now if lost is None else lost

@@ -24,6 +24,13 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class OnStop(StrEnum):
+    CHECKPOINT = "checkpoint"
+    SAVEPOINT = "savepoint"
+    SUSPEND = "suspend"
+    CANCEL = "cancel"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The cluster and its files."""
@@ -47,6 +54,22 @@ class Cluster:
         "How long tasks go on without a JobMaster, for the next one to take them over. Their slots are held for as "
         "long. Then they end, and their job restarts from its last checkpoint.",
         at_least=0.1,
+    )
+    on_stop: OnStop = option(
+        "on-stop",
+        OnStop.CHECKPOINT,
+        "What is done for each job before the daemon stops. checkpoint: a last checkpoint, so that the next start "
+        "repeats no work. savepoint: a savepoint in execution.checkpointing.savepoint-dir, and a checkpoint. suspend: "
+        "nothing. cancel: the job is cancelled. A handover, such as `systemctl restart`, leaves the jobs alone.",
+        reload=Reload.LIVE,
+    )
+    on_stop_timeout: Duration = option(
+        "on-stop.timeout",
+        Duration(30),
+        "How long on-stop may take for all jobs together. Then the daemon stops all the same, and a job that was not "
+        "ready in time goes on from an earlier checkpoint. A second SIGTERM ends the wait at once.",
+        at_least=0.1,
+        reload=Reload.LIVE,
     )
     job_expiration_time: Duration = option(
         "jobstore.expiration-time",
@@ -75,6 +98,11 @@ class Security:
     )
 
 
+class Standby(StrEnum):
+    REDIRECT = "redirect"
+    PROXY = "proxy"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
     """The HTTP endpoint."""
@@ -87,6 +115,13 @@ class Rest:
         MemorySize(100 << 20),
         "Largest request body that the HTTP endpoint accepts.",
         at_least=1024,
+    )
+    standby: Standby = option(
+        "rest.standby",
+        Standby.REDIRECT,
+        "What a daemon that stands by does with requests. redirect: it answers 307 with the address of the leader, "
+        "which clients must be able to reach. proxy: it passes them on to the leader. Artifacts are uploaded to the "
+        "leader's BlobServer in both cases.",
     )
 
 
@@ -105,6 +140,12 @@ class JobManager:
         "",
         "Host name or address at which TaskManagers that the daemon did not start reach it. Empty: "
         "jobmanager.bind-host.",
+    )
+    rpc_addresses: str = option(
+        "jobmanager.rpc.addresses",
+        "",
+        "host:port of all daemons of the cluster, separated by commas. TaskManagers try them in turn until they find "
+        "the one that leads. Empty: there is one daemon, at jobmanager.rpc.address.",
     )
     rpc_port: PortRange = option(
         "jobmanager.rpc.port",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
+from minflinkd.config.ha_options import ANSWERS, LEASE, HaType
 from minflinkd.config.options import Config
 from minflinkd.config.taskmanager_options import Driver
+from minflinkd.config.values import socket_addresses
 from minflinkd.runtime.spark_master import on_cluster
 
 
@@ -17,6 +19,7 @@ def impossible(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from _addresses(config)
     yield from _ports(config)
     yield from _spark_cluster(config)
+    yield from _high_availability(config)
 
 
 def _times(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -122,3 +125,69 @@ def _is_unspecified(address: str) -> bool:
         return ipaddress.ip_address(address).is_unspecified
     except ValueError:
         return False
+
+
+def _high_availability(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    if config.jobmanager.rpc_addresses:
+        try:
+            socket_addresses(config.jobmanager.rpc_addresses)
+        except ValueError as error:
+            yield ("jobmanager.rpc.addresses",), f"jobmanager.rpc.addresses: {error}"
+    ha, type_key = config.ha, "high-availability.type"
+    if ha.type is HaType.NONE:
+        return
+    needed = {
+        "high-availability.zookeeper.quorum": (ha.zookeeper.quorum, "says where ZooKeeper is"),
+        "high-availability.storageDir": (config.cluster.storage_dir, "names a storage that all daemons reach"),
+        "execution.checkpointing.dir": (config.checkpointing.dir, "names a storage that all daemons reach"),
+        "security.secret-file": (config.security.secret_file, "names a file with the same secret on every host"),
+        "jobmanager.rpc.addresses": (
+            config.jobmanager.rpc_addresses.strip(", "),
+            "names all daemons, so that TaskManagers find the one that leads",
+        ),
+    }
+    for key, (value, why) in needed.items():
+        if not value:
+            yield (type_key, key), f"with {type_key}: {ha.type}, {key} must be set: it {why}"
+    if ha.zookeeper.digest_file and ha.zookeeper.sasl_file:
+        prefix = "high-availability.zookeeper.client"
+        yield (
+            (f"{prefix}.digest-file", f"{prefix}.sasl-file"),
+            f"the cluster's nodes belong to one user: set {prefix}.sasl-file if the servers ask for SASL, otherwise "
+            f"{prefix}.digest-file, and not both",
+        )
+    if config.jobmanager.rpc_port.fixed is None:
+        yield (
+            (type_key, "jobmanager.rpc.port"),
+            f"with {type_key}: {ha.type}, jobmanager.rpc.port ({config.jobmanager.rpc_port}) must be one port, the one "
+            "in jobmanager.rpc.addresses",
+        )
+    if config.rest.address == "localhost" and _is_unspecified(config.rest.bind_address):
+        yield (
+            (type_key, "rest.address"),
+            f"with {type_key}: {ha.type}, rest.address must say how clients reach this daemon: a daemon that stands by "
+            f"cannot send them to {config.rest.bind_address}",
+        )
+    yield from _slack(config)
+
+
+def _slack(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield times that leave no time for what must happen within them. The arithmetic is in the message."""
+    ha, session = config.ha, config.ha.zookeeper.session_timeout
+    session_key = "high-availability.zookeeper.client.session-timeout"
+    renewal_key = "high-availability.renewal-interval"
+    if ANSWERS * ha.renewal_interval > ha.lease:
+        yield (
+            (session_key, renewal_key),
+            f"a leader may act for {LEASE:.0%} of {session_key} ({session}) after an answer, which is {ha.lease:g} s. "
+            f"{ANSWERS} questions, one each {renewal_key} ({ha.renewal_interval}), take "
+            f"{ANSWERS * ha.renewal_interval:g} s: raise the first, or lower the second",
+        )
+    takeover = session + config.heartbeat.timeout
+    if config.cluster.orphan_timeout <= takeover:
+        yield (
+            ("high-availability.orphan-timeout", session_key, "heartbeat.timeout"),
+            f"a takeover lasts up to {session_key} ({session}) and heartbeat.timeout ({config.heartbeat.timeout}), "
+            f"{takeover:g} s together. Tasks without a leader end after high-availability.orphan-timeout "
+            f"({config.cluster.orphan_timeout}), which must be longer",
+        )

@@ -19,6 +19,7 @@ from minflinkd.config.cluster_options import (
     StorageBackends,
 )
 from minflinkd.config.declaration import Option, declared
+from minflinkd.config.ha_options import HighAvailability
 from minflinkd.config.job_options import Checkpointing, HotRestart, RestartStrategy, Scheduler, Slot
 from minflinkd.config.taskmanager_options import ResourceManager, TaskManager
 from minflinkd.config.values import format_value, masked
@@ -38,6 +39,7 @@ class Config:
     """`Config()` has the defaults; `load_config` reads files and overrides."""
 
     cluster: Cluster = field(default_factory=Cluster)
+    ha: HighAvailability = field(default_factory=HighAvailability)
     rest: Rest = field(default_factory=Rest)
     security: Security = field(default_factory=Security)
     jobmanager: JobManager = field(default_factory=JobManager)

@@ -213,6 +213,14 @@ class TaskManager:
         "still have. Above it, the oldest copies are deleted.",
         at_least=0,
     )
+    min_free_space: MemorySize = option(
+        "taskmanager.state.local.min-free-space",
+        MemorySize(256 << 20),
+        "A task starts no micro-batch while less than this is free on the disk with its state, or on the one of a sink "
+        "with a local path; 10 % of a disk are enough. Without checkpoints, what sinks have staged is not published "
+        "and grows. 0: never wait.",
+        at_least=0,
+    )
     cancellation_timeout: Duration = option(
         "task.cancellation.timeout",
         Duration(30),

@@ -46,6 +46,17 @@ class PortRange:
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
+def socket_addresses(text: str) -> list[tuple[str, int]]:
+    """Return the hosts and ports in `host:port,[v6]:port`. Raises ValueError with what is wrong."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(f"{part[:120]!r} is not host:port")
+        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return found
+
+
 class NotAllowed(ValueError):
     """The text is not a valid value of the option; the message says what is."""
 

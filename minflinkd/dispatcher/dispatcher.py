@@ -15,6 +15,8 @@ from minflinkd.dispatcher.job_master_factory import JobMasterFactory
 from minflinkd.dispatcher.job_results import JobResults, until_done
 from minflinkd.dispatcher.job_run import JobRun
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, Unreadable
+from minflinkd.dispatcher.moves import Moves
+from minflinkd.dispatcher.on_stop import before_stop
 from minflinkd.dispatcher.options import DispatcherOptions
 from minflinkd.dispatcher.orphans import OrphanSweeps
 from minflinkd.dispatcher.savepoints import SavepointRequests
@@ -28,6 +30,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import DISPATCHER, Mailbox, Network, Unreachable
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Conflict, Consequence, InvalidId, MinflinkError
 from minflinkd.runtime.ids import Chance, JobId, parse_job_id
 from minflinkd.storage.registry import Storages
@@ -64,7 +67,13 @@ class Dispatcher(Component):
         self._unreadable: dict[JobId, j.JobDetails] = {}
         self._submitting: set[JobId] = set()
         self._factory = JobMasterFactory(
-            network=network, storages=storages, clock=clock, chance=chance, options=lambda: self.options, leads=leads
+            network=network,
+            storages=storages,
+            clock=clock,
+            chance=chance,
+            options=lambda: self.options,
+            leads=leads,
+            pointers=store.pointers,
         )
         self._results = JobResults(
             store=store,
@@ -91,6 +100,7 @@ class Dispatcher(Component):
             runs=lambda job_id: job_id in self._runs,
             tasks=self.tasks,
         )
+        self._moves = Moves(run_of=self._runs.get, tasks=self.tasks, clock=clock)
         self._orphans = OrphanSweeps(
             root=lambda: storages.at(self.options.checkpoint_root),
             run_of=self._runs.get,
@@ -113,6 +123,7 @@ class Dispatcher(Component):
         )
         self._mailbox = Mailbox(DISPATCHER)
         self._savepoints.attach(self._mailbox)
+        self._moves.attach(self._mailbox)
         self._orphans.attach(self._mailbox)
         self._inspection.attach(self._mailbox)
         self._mailbox.on(j.SubmitJob, self._submit)
@@ -135,6 +146,11 @@ class Dispatcher(Component):
         """Seconds to wait for the answer to a submission. The answer says why a job was not accepted."""
         return self.options.session_timeout + ANALYSIS_TIMEOUT + AROUND_ANALYSIS
 
+    @property
+    def adopted_tasks(self) -> int:
+        """How many tasks of earlier JobMasters were adopted since this Dispatcher started (A14a)."""
+        return self._factory.adopted_tasks
+
     # --- lifecycle -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
@@ -154,6 +170,17 @@ class Dispatcher(Component):
             if late:
                 log.warning("some jobs are not recovered yet; the others go on", jobs=len(late))
         self._network.attach(self._mailbox)
+
+    async def before_stop(self) -> None:
+        """Do for the jobs what is to be done before their tasks end with the daemon (A15). Raises nothing."""
+        await before_stop(
+            tuple(self._runs.values()),
+            self.options.on_stop,
+            timeout=self.options.on_stop_timeout,
+            take_savepoint=self._savepoints.take,
+            tasks=self.tasks,
+            clock=self._clock,
+        )
 
     async def _stop(self) -> None:
         self._network.detach(self._mailbox)
@@ -236,10 +263,13 @@ class Dispatcher(Component):
             log.warning("a job starts from less than it may seem", job=job_id, name=graph.name, why=text)
         phases = {"analyzed": round(self._clock.monotonic() - began, 4)}
         stored = StoredJob(job_id=job_id, submitted_ms=submitted_ms, graph=graph, submission=phases)
+        reach(CrashPoint.SUBMISSION_CHECKED)
         await self._store.put_job(stored)
+        reach(CrashPoint.SUBMISSION_STORED)
         phases["stored"] = round(self._clock.monotonic() - began, 4)
         run = self._runs[job_id] = self._run_of(stored, recovered=False)
         await run.start()
+        reach(CrashPoint.SUBMISSION_STARTED)
         log.info("job accepted", job=job_id, name=graph.name, tasks=len(graph.vertices))
         return j.SubmissionAnswer(job_id=job_id, warnings=warnings)
 

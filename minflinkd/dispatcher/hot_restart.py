@@ -53,6 +53,7 @@ from minflinkd.runtime.supervisor import Supervisor
 log = structlog.get_logger(__name__)
 
 HOPELESS = 3  # crashes of JobMasters of a version on trial, after which it is given up
+MOVE_PATIENCE = 300.0  # seconds that a job that moves waits for slots elsewhere: TaskManagers may have to start
 RETRY_PAUSE = 0.5  # seconds before a version that must make way is asked again
 MASTERLESS = 10.0  # seconds without a JobMaster, after which the job's checkpoints are looked up without one
 
@@ -164,6 +165,22 @@ class HotRestarts(Component):
             if not accepted:
                 await self._publish(self.versions)  # the artifacts of the refused version are not needed
 
+    async def move(self) -> int:
+        """Restart the running version without a change, on other TaskManagers than those that are drained (A15b).
+
+        What runs already needs no check. Return the restart's number. Raises Conflict, StorageError, Crashed.
+        """
+        self._refuse_before_the_check(HotRestartJob(job_id=self._job_id, document=b""))
+        current = self.versions.current
+        return await self._accept(
+            v.Requested(
+                current.graph,
+                allow_non_restored=current.allow_non_restored,
+                allow_changed=current.allow_changed,
+                moves=True,
+            )
+        )
+
     def _refuse_before_the_check(self, request: HotRestartJob) -> None:
         """Refuse at once what would be refused after the check, which may take seconds. Raises Conflict (H9)."""
         if self._checking:
@@ -223,7 +240,11 @@ class HotRestarts(Component):
                 )
             return v.StoodDown(await self._job.latest_stored())
         if may_stay:
-            await master.making_way.reserve(widths(restart.target), self._policy.timeout())
+            patience = MOVE_PATIENCE if restart.moves else self._policy.timeout()
+            await master.making_way.reserve(widths(restart.target), patience)
+            if restart.moves and not master.on_drained:
+                master.making_way.release()
+                raise NotStoodDown("the job need not move: no TaskManager that it runs on is drained any more")
         publish = may_stay and leaves_sinks(master.graph, restart.target)
         latest = await master.making_way.stand_down(final=final, publish=publish)
         return v.StoodDown(latest, published=master.making_way.published)
@@ -287,7 +308,8 @@ class HotRestarts(Component):
             proven=lambda checkpoint_id: self._soon(number, v.Proven(checkpoint_id)),
             disproved=lambda error: self._soon(number, v.Disproved(error)),
             timeout=self._policy.timeout(),
-            left=partial(self._left, restart.requested_ms),
+            # A version that only moves has shown before how it handles rows.
+            left=(lambda: 0.0) if restart.moves else partial(self._left, restart.requested_ms),
         )
 
     def _left(self, since_ms: int) -> float | None:

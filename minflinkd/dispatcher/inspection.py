@@ -121,7 +121,8 @@ def unreadable_details(record: Unreadable, now_ms: int) -> j.JobDetails:
     error = ErrorInfo(
         code="unreadable-job",
         message=f"{record.path} cannot be read: {record.reason}",
-        hint="nothing of the job was touched; restore or delete the file, and restart the daemon",
+        hint="nothing of the job was touched; restore or delete this record, and restart the daemon (zookeeper: is "
+        "below the node `records` of the cluster)",
     )
     details = waiting(StoredJob(job_id=record.job_id, submitted_ms=now_ms, graph=graph))
     return replace(details, failures=(j.FailureRecord(timestamp_ms=now_ms, error=error),))

@@ -27,7 +27,10 @@ STARTS = 8  # JobMasters brought up at a time: each reads its job's checkpoints
 
 
 class JobMasterFactory:
-    """`options`: as they are configured now. `leads`: whether it is certain that no other daemon leads now."""
+    """`options`: as they are configured now. `leads`: whether it is certain that no other daemon leads now.
+
+    `pointers` returns where a job's completed checkpoints are recorded, if there may be other daemons.
+    """
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class JobMasterFactory:
         chance: Chance,
         options: Callable[[], DispatcherOptions],
         leads: Callable[[], bool],
+        pointers: Callable[[JobId], Location | None],
     ) -> None:
         self._network = network
         self._storages = storages
@@ -45,7 +49,9 @@ class JobMasterFactory:
         self._chance = chance
         self._options = options
         self._leads = leads
+        self._pointers = pointers
         self.gate = asyncio.Semaphore(STARTS)  # whoever brings up a JobMaster waits for it
+        self.adopted_tasks = 0
 
     def make(
         self,
@@ -64,14 +70,21 @@ class JobMasterFactory:
             ),
             options=replace(self._options().job_master, checkpoints=self.checkpoint_options(stored.graph)),
             storage=JobStorage(
-                storages=self._storages, root=self.checkpoints_of(stored.job_id), turn=turn, leads=self._leads
+                storages=self._storages,
+                root=self.checkpoints_of(stored.job_id),
+                turn=turn,
+                leads=self._leads,
+                pointers=self._pointers(stored.job_id),
             ),
             network=self._network,
             clock=self._clock,
             chance=self._chance,
             on_end=on_end,
-            succession=succession,
+            succession=replace(succession, on_adoption=self._adopted),
         )
+
+    def _adopted(self, tasks: int) -> None:
+        self.adopted_tasks += tasks
 
     def context(self, job_id: JobId, graph: JobGraph) -> JobContext:
         """Return what the job's tasks are built with."""

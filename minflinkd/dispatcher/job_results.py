@@ -19,6 +19,7 @@ from minflinkd.rpc.messages import JobMasterEnded
 from minflinkd.rpc.network import RESOURCE_MANAGER, Fenced, Network
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.ids import JobId, LeaderId
 from minflinkd.runtime.supervisor import nothing
 from minflinkd.storage.location import Location
@@ -91,6 +92,7 @@ class JobResults(Component):
 
         async def end() -> None:
             await until_done(self._clock, f"result of {job_id}", store)
+            reach(CrashPoint.END_STORED)
             self._results[job_id] = result
             await self._clean_up(result, close=close, savepoints_ended=savepoints_ended)
 
@@ -116,11 +118,15 @@ class JobResults(Component):
             ("savepoints", savepoints_ended),
             ("checkpoints", lambda: self._delete_checkpoints(result)),
             ("blobs", lambda: self._blobs.delete_job(job_id)),
-            ("clean result", lambda: self._store.put_result(clean)),
+            ("clean result", lambda: self._cleaned(clean)),
         )
         for what, step in steps:
             await until_done(self._clock, f"{what} of {job_id}", step)
         self._results[job_id] = clean
+
+    async def _cleaned(self, result: StoredResult) -> None:
+        reach(CrashPoint.END_CLEANED)
+        await self._store.put_result(result)
 
     async def release_slots(self, job_id: JobId) -> None:
         """Tell the ResourceManager that the job, which has no JobMaster any more, has ended for good.

@@ -28,6 +28,7 @@ from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.rpc.jobs import FailureRecord, JobDetails, JobStatus
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
+from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, error_info
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.supervisor import Supervisor
@@ -36,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 KEPT_FAILURES = 32
 KEPT_RECOVERIES = 32
+LOOK = 0.02  # seconds between two looks at the end of a job that was stopped
 HOPELESS = 3  # failures after which a cancelled job ends without its JobMaster, unless a storage is to blame
 
 
@@ -63,6 +65,7 @@ class JobRun(Component):
         super().__init__(f"run of job {stored.job_id}")
         self.stored = stored
         self.result: StoredResult | None = None  # set when the job has ended
+        self._result_stored = False
         self._store = store
         self._clock = clock
         self._factory = factory
@@ -181,6 +184,7 @@ class JobRun(Component):
             async with self._storing:
                 if self.result is None and not self.stored.cancelled:
                     await self._store.mark_cancelled(self.job_id)
+                    reach(CrashPoint.END_CANCELLED)
                     self.stored = replace(self.stored, cancelled=True)
                     self.hot_restarts.abandon()
         if self.result is not None:
@@ -203,6 +207,7 @@ class JobRun(Component):
         """The job is in its terminal state, and no JobMaster follows."""
         if self.result is not None:
             return
+        reach(CrashPoint.END_REACHED)
         self.hot_restarts.abandon(finished=details.status is JobStatus.FINISHED)
         failures = sorted((*details.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
         details = self._with_restarts(replace(details, failures=tuple(failures[:KEPT_FAILURES])))
@@ -240,6 +245,18 @@ class JobRun(Component):
         assert self.result is not None
         async with self._storing:  # do not cross the mark of a cancellation, which would bring the job back
             await self._store.put_result(self.result)
+        self._result_stored = True
+
+    async def has_ended(self, master: JobMaster) -> bool:
+        """Return True when the result of a job that this JobMaster has stopped is durable: it will never run again.
+
+        Return False if the JobMaster has crashed before it had brought the job to its end: it goes on.
+        """
+        while not self._result_stored:
+            if self.result is None and master.crashed.is_set():
+                return False
+            await self._clock.sleep(LOOK)
+        return True
 
     # --- the JobMaster's ups and downs -----------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
     versions/<job id>/<n>.json  the versions of a hot-restarted job, and the restart's progress; the highest n counts
     cancelled/<job id>.json  a client was told that the job is cancelled; from now on it is only brought to its end
     results/<job id>.json    how a job ended; `dirty` until everything of it is cleaned up
+    checkpoints/<job id>/<n> that checkpoint n is complete; only if there may be other daemons (`CheckpointStore`)
 
 A job's record is never overwritten: a request that the network delayed would undo what came after it.
 
@@ -24,6 +25,7 @@ from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.dispatcher.versions import Version, Versions
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc.jobs import JobDetails
+from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import InvalidId
 from minflinkd.runtime.ids import JobId, parse_job_id
 from minflinkd.runtime.units import decode_unit, encode_unit
@@ -70,11 +72,17 @@ class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobStore:
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, *, shared: bool = False) -> None:
+        """`shared`: other daemons may lead, and write here then."""
+        self._checkpoints = location.child("checkpoints") if shared else None
         self._jobs = location.child("jobs")
         self._cancelled = location.child("cancelled")
         self._results = location.child("results")
         self._versions = location.child("versions")
+
+    def pointers(self, job_id: JobId) -> Location | None:
+        """Return where the job's completed checkpoints are recorded. None: their metadata is enough."""
+        return None if self._checkpoints is None else self._checkpoints.child(job_id)
 
     async def put_job(self, job: StoredJob) -> None:
         """Store a job. It is durable on return. Raises StorageError."""
@@ -107,11 +115,14 @@ class JobStore:
         """Delete a job that was not accepted after all, or that has a result. Idempotent."""
         await self._jobs.child(f"{job_id}.json").delete()
         await self._versions.child(job_id).delete_tree()
+        if (pointers := self.pointers(job_id)) is not None:
+            await pointers.delete_tree()
         await self._cancelled.child(f"{job_id}.json").delete()  # last: the job must not come back uncancelled
 
     async def put_result(self, result: StoredResult) -> None:
         """Store a result. It is durable on return, and the job is not to run any more."""
         await self._results.child(f"{result.details.job_id}.json").write_bytes(_encode(result))
+        reach(CrashPoint.END_WRITTEN)
         await self.delete_job(result.details.job_id)
 
     async def delete_result(self, job_id: JobId) -> None:

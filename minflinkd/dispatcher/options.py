@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.config.cluster_options import OnStop
 from minflinkd.jobgraph.model import Checkpointing, Externalized, JobGraph
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.runtime.units import Duration
@@ -20,6 +21,8 @@ class DispatcherOptions:
     savepoint_dir: str  # URI, if a request names none
     session_timeout: float = 60.0  # for a TaskManager that can analyse a submission
     result_expiration: float = 3600.0
+    on_stop: OnStop = OnStop.SUSPEND
+    on_stop_timeout: float = 30.0
     hot_restart_timeout: float = 60.0  # for a new version to become RUNNING (H7)
     hot_restart_trial: float = 0.0  # after which a version that has found no input is accepted; 0: never
     job_master: JobMasterOptions

@@ -9,6 +9,7 @@ from minflinkd.checkpoint.external import discard_external, read_to_discard
 from minflinkd.dispatcher.job_run import JobRun
 from minflinkd.dispatcher.operations import Operations
 from minflinkd.jobmaster.job_master import JobMaster
+from minflinkd.jobmaster.savepoints import StopFailed
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
@@ -62,14 +63,15 @@ class SavepointRequests:
 
         Raises NotFound, Conflict, JobNotRunning, StorageError.
         """
-        master = self._running(request.job_id)
-        directory = self._storages.at(request.directory or self._directory())
-        refuse_read_only(directory)
-        checkpoints = self._checkpoints_of(request.job_id)
-        if f"{directory.uri.rstrip('/')}/".startswith(f"{checkpoints.uri.rstrip('/')}/"):
-            raise Conflict(f"{directory.uri} is deleted with the job", hint="a directory that is not its checkpoints'")
-        self._operations.begin((request.job_id, request.trigger_id), self._work(master, request, directory))
+        self._operations.begin((request.job_id, request.trigger_id), self._work(request))
         return m.Done()
+
+    async def take(self, job_id: JobId) -> str:
+        """Take a savepoint in the configured directory and return its URI.
+
+        Raises what a request for one is refused with, and what its checkpoint fails with.
+        """
+        return await self._work(j.TriggerSavepoint(job_id=job_id, trigger_id=""))()
 
     async def _checkpoint(self, request: j.CheckpointJob) -> m.Done:
         """Begin a checkpoint. Raises NotFound, Conflict, JobNotRunning."""
@@ -85,15 +87,27 @@ class SavepointRequests:
             raise JobNotRunning(f"job {job_id} is {status.value}", hint="a savepoint is of a job that is RUNNING")
         return master
 
-    def _work(
-        self, master: JobMaster, request: j.TriggerSavepoint, directory: Location
-    ) -> Callable[[], Awaitable[str]]:
+    def _work(self, request: j.TriggerSavepoint) -> Callable[[], Awaitable[str]]:
+        """Return what takes the savepoint, and stops the job if that was asked for.
+
+        A job counts as stopped once no crash can bring it back: somebody may start another one from the savepoint.
+        Raises NotFound, Conflict, JobNotRunning, StorageError.
+        """
+        run, master = self._run_of(request.job_id), self._running(request.job_id)
         savepoints = master.savepoints
+        directory = self._storages.at(request.directory or self._directory())
+        refuse_read_only(directory)
+        checkpoints = self._checkpoints_of(request.job_id)
+        if f"{directory.uri.rstrip('/')}/".startswith(f"{checkpoints.uri.rstrip('/')}/"):
+            raise Conflict(f"{directory.uri} is deleted with the job", hint="a directory that is not its checkpoints'")
         take = savepoints.drain if request.drain else savepoints.stop if request.stop else savepoints.take
 
         async def work() -> str:
             await self._storages.require_writable(directory)  # may take a while
-            return await take(directory)
+            path = await take(directory)
+            if (request.stop or request.drain) and not await run.has_ended(master):
+                raise StopFailed(f"the savepoint {path} was made, but the job's JobMaster crashed before the job's end")
+            return path
 
         return work
 

@@ -120,17 +120,26 @@ class Analyzer:
             return missing
 
     async def _analyze(self, request: m.AnalyzeJob, session_timeout: float) -> m.Analysis:
-        """Ask a TaskManager to analyse the job. Raises NoSession."""
+        """Ask a TaskManager to analyse the job. Raises NoSession.
+
+        If the session is lost meanwhile, ask one more: the loss may have nothing to do with the job. Not a third, since
+        it may be the job's code that ends every session that runs it.
+        """
         deadline = self.clock.monotonic() + session_timeout
+        lost = 0
         while True:
             address = await self._find_session(request.job, session_timeout, deadline)
             try:
                 return await self.network.ask(address, request, timeout=ANALYSIS_TIMEOUT)
             except (Unreachable, RpcTimeout, RemoteError) as error:
-                if error.info().kind is not Kind.SESSION_TAKEN or self.clock.monotonic() >= deadline:
+                taken = error.info().kind is Kind.SESSION_TAKEN
+                lost += not taken
+                again = taken or (lost == 1 and _lost_session(error))
+                if not again or self.clock.monotonic() >= deadline:
                     why = f"the job could not be analysed at {address}: {error}"
                     raise NoSession(why, hint="submit it again") from error
-            await self.clock.sleep(ASK_AGAIN)  # another job's libraries came first; by then they are reported
+                log.info("the job will be analysed by another session", job=request.job.job_id, error=str(error))
+            await self.clock.sleep(ASK_AGAIN)  # by then the loss is reported, or whose libraries came first
 
     async def _find_session(self, job: m.JobContext, timeout: float, deadline: float) -> Address:
         request = m.FindSession(job_id=job.job_id, libraries=job.libraries)
@@ -149,6 +158,10 @@ class Analyzer:
                     hint="`minflinkd taskmanagers` shows what there is; the job was not accepted",
                 )
             await self.clock.sleep(ASK_AGAIN)
+
+
+def _lost_session(error: MinflinkError) -> bool:
+    return isinstance(error, Unreachable) or error.info().kind is Kind.SESSION_LOST
 
 
 def _unknown_hooks(graph: JobGraph) -> tuple[GraphFault, ...]:

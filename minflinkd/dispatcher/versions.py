@@ -92,6 +92,7 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     allow_non_restored: bool = False
     allow_changed: bool = False
     final: bool = True  # take a last checkpoint; otherwise start from the last completed one
+    moves: bool = False  # the same version, on other TaskManagers than those that are drained (A15b)
     old: Version | None = None
     checkpoint_id: int = 0  # the new version starts from it; 0: not settled, or from none
     phases: dict[str, float] = {}  # seconds since the request
@@ -132,6 +133,7 @@ class Requested:
     allow_changed: bool = False
     final: bool = True
     replace: bool = False
+    moves: bool = False
 
 
 @dataclass(frozen=True)
@@ -290,6 +292,7 @@ def _requested(this: Step, event: Requested) -> None:
         allow_non_restored=event.allow_non_restored,
         allow_changed=event.allow_changed,
         final=event.final,
+        moves=event.moves,
         old=before.old if before is not None else None,
     )
     if before is not None:

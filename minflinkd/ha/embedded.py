@@ -1,8 +1,9 @@
-"""`high-availability: embedded`: one daemon leads by holding its state directory (A10, A11).
+"""`high-availability.type: none`: one daemon leads by holding its state directory (A10, A11).
 
-lock       held (flock) as long as the daemon lives; a second one is refused
-epoch      how often the directory was taken; part of the names of all that this leader writes
-cluster.id marks what belongs to this cluster in storage that it shares with others
+lock           held (flock) as long as the daemon lives; a second one is refused
+state-version  the directory's format; a daemon that does not know it is refused (`state_format`)
+epoch          how often the directory was taken; part of the names of all that this leader writes
+cluster.id     marks what belongs to this cluster in storage that it shares with others
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from minflinkd.ha import state_format
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
 SECRET_BYTES = 32  # as TaskManagers require
@@ -56,7 +58,7 @@ class StateDirectory:
     def take(self) -> int:
         """Take the directory. Return the epoch of this leadership, higher than every earlier one.
 
-        Raises StateDirectoryTaken, UnusableStateDirectory, UnusableEpoch.
+        Raises StateDirectoryTaken, UnusableStateDirectory, UnusableEpoch, StateDirectoryNewer, UnusableStateVersion.
         """
         with usable(self.path):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -72,6 +74,9 @@ class StateDirectory:
         self._lock = lock
         try:
             with usable(self.path):
+                # First of all: nothing of a later version is touched, and an earlier one is kept out before all else.
+                if not state_format.require_known(self.path):
+                    _write(self.path / state_format.FILE, state_format.content(), 0o600)
                 epoch = self._last_epoch() + 1
                 _write(self.path / "epoch", f"{epoch}\n".encode(), 0o600)
         except BaseException:

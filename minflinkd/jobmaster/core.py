@@ -91,9 +91,10 @@ class JobMasterCore:
         if fence != self.leader_id:
             raise fenced(self.address, message, fence)
         match message:
-            case m.OfferSlots(resource_id=resource, address=address, offers=offers, data_url=data_url, tasks=tasks):
+            case m.OfferSlots(resource_id=resource, address=address, offers=offers):
                 self._heralded.discard(resource)
-                self.feed(ev.SlotsOffered(resource, address, offers, data_url, tasks), now)
+                data_url, tasks, draining = message.data_url, message.tasks, message.draining
+                self.feed(ev.SlotsOffered(resource, address, offers, data_url, tasks, draining), now)
                 self._beats.heard(resource, now)
                 return m.OffersAccepted(accepted=self.state.pool.accepted(resource, offers))
             case m.TaskStateChanged(resource_id=resource, status=status):
@@ -307,6 +308,8 @@ class JobMasterCore:
                 self._beats.heard(resource, now)
                 if not self._beats.is_latest(beat):
                     return
+                if answer.draining is not (resource in self.state.pool.draining):
+                    self.feed(ev.Draining(resource, answer.draining), now)
                 for event in contradictions(beat, answer):
                     self.feed(event, now)
                 self._see(resource, answer)

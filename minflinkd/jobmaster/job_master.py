@@ -35,6 +35,7 @@ from minflinkd.jobmaster.restoring import Restoring
 from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.phases import Predecessors
+from minflinkd.jobmaster.scheduler.sizing import groups_leaving
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.sinks import JobSinks
@@ -110,6 +111,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self._watch = StateWatch(lambda: core.state)
         self._inherited = inherited
         self._preceded = succession.preceded
+        self._on_adoption = succession.on_adoption
         self._on_end = on_end
         self._log = log.bind(job=job_id)
         gateway = TaskManagerTasks(
@@ -121,7 +123,14 @@ class JobMaster(CoreDriver[JobMasterCore]):
         )
         self.coordinator = CheckpointCoordinator(
             options=options.checkpoints,
-            store=CheckpointStore(root, job_id=job_id, epoch=options.checkpoints.epoch, turn=turn, leads=storage.leads),
+            store=CheckpointStore(
+                root,
+                job_id=job_id,
+                epoch=options.checkpoints.epoch,
+                turn=turn,
+                leads=storage.leads,
+                pointers=storage.pointers,
+            ),
             clock=clock,
             tasks=gateway,
             on_failure=self._checkpoints_failed,
@@ -169,6 +178,17 @@ class JobMaster(CoreDriver[JobMasterCore]):
     def status(self) -> JobStatus:
         return self._core.state.status
 
+    @property
+    def on_drained(self) -> bool:
+        """Whether the job runs on TaskManagers that are drained (A15b)."""
+        return bool(groups_leaving(self._core.state))
+
+    @property
+    def waits_for(self) -> str:
+        """Why the slots that it asks for are not there yet."""
+        state = self._core.state
+        return "; ".join(sorted({why for need, why in state.waiting.items() if need in state.pool.needs}))
+
     def details(self) -> JobDetails:
         return details(
             self.job_id,
@@ -196,6 +216,16 @@ class JobMaster(CoreDriver[JobMasterCore]):
     async def checkpoint(self) -> str:
         """Take a checkpoint and return its id once it is complete. Raises CheckpointRefused, CheckpointFailed."""
         return str((await self.coordinator.trigger()).checkpoint_id)
+
+    async def last_checkpoint(self) -> int:
+        """Take a checkpoint after which the tasks process nothing more, and return its id once it is published.
+
+        The tasks are about to end with the daemon (A15). If the checkpoint fails, they go on. Raises CheckpointRefused,
+        CheckpointFailed.
+        """
+        last = (await self.coordinator.trigger(stop=True)).checkpoint_id
+        await self.coordinator.published(last)
+        return last
 
     # --- hot restart (H3, H7) ------------------------------------------------------------------------------------
 
@@ -281,6 +311,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
                 self._job(f"restore point of round {number}", self._find_restore_point(number, tasks))
             case ev.AdoptTasks(attempts, unsettled):
                 self._log.info("tasks are adopted", attempts=len(attempts))
+                self._on_adoption(len(attempts))
                 self.coordinator.tasks_adopted(attempts, unsettled)
             case ev.StartCheckpoints(attempts):
                 self._proving.tasks_running(attempts)

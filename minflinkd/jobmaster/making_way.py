@@ -88,6 +88,8 @@ class MakingWay:
         counts. With `publish`, stop the tasks only after what the checkpoint covers is committed: nobody could commit
         it later. Raises NotStoodDown; the job then goes on, or ends, as it would have.
         """
+        if final:
+            await self._have_looked_for_tasks()
         if final and self._scheduling.state.status is JobStatus.RUNNING:
             await self._copy_ahead()
             await self._take_last_cut()
@@ -136,6 +138,11 @@ class MakingWay:
         if (waiting := self._stood_down) is not None and not waiting.done():
             waiting.set_exception(NotStoodDown(why))
             waiting.exception()  # mark it as retrieved: perhaps nobody waits any more
+
+    async def _have_looked_for_tasks(self) -> None:
+        """Return when the tasks that run on from an earlier JobMaster are adopted: then they can take a checkpoint."""
+        if self._scheduling.state.status is JobStatus.RECONCILING:
+            await self._scheduling.until(lambda state: state.status is not JobStatus.RECONCILING)
 
     async def _have_published(self) -> None:
         try:

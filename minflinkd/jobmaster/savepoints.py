@@ -15,6 +15,7 @@ from minflinkd.checkpoint.savepoints import SavepointNotWritten, write_savepoint
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.rpc.jobs import JobStatus
+from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError
 from minflinkd.runtime.ids import AttemptId, JobId
 from minflinkd.storage.location import Location
@@ -158,7 +159,10 @@ class Savepoints:
         self._none_under_way.clear()
         try:
             await self._coordinator.published(checkpoint.checkpoint_id)
-            return (await write_savepoint(self._root, checkpoint, directory)).uri
+            reach(CrashPoint.SAVEPOINT_CUT)
+            savepoint = await write_savepoint(self._root, checkpoint, directory)
+            reach(CrashPoint.SAVEPOINT_WRITTEN)
+            return savepoint.uri
         except MinflinkError as error:
             raise SavepointNotWritten(
                 f"checkpoint {checkpoint.checkpoint_id} is complete, and no savepoint could be made of it: {error}",

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, TaskSample
 
 RpcOutcomes = Callable[[], Mapping[tuple[str, str], int]]
-RpcFenced = Callable[[], Mapping[str, int]]
+MessageCounts = Callable[[], Mapping[str, int]]  # by message
 
 
 class RequestCounts(Protocol):
@@ -70,9 +70,10 @@ class ClusterCollector(Collector):
 
 
 class RpcCollector(Collector):
-    def __init__(self, outcomes: RpcOutcomes, fenced: RpcFenced) -> None:
+    def __init__(self, outcomes: RpcOutcomes, fenced: MessageCounts, unreadable: MessageCounts) -> None:
         self._outcomes = outcomes
         self._fenced = fenced
+        self._unreadable = unreadable
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -91,6 +92,14 @@ class RpcCollector(Collector):
         for message, count in sorted(self._fenced().items()):
             fenced.add_metric([message], count)
         yield fenced
+        unreadable = CounterMetricFamily(
+            "minflinkd_rpc_unreadable",
+            "Notices that were dropped because they are of a version that this daemon cannot read.",
+            labels=["message"],
+        )
+        for message, count in sorted(self._unreadable().items()):
+            unreadable.add_metric([message], count)
+        yield unreadable
 
 
 class StorageCollector(Collector):
@@ -336,7 +345,11 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
             "Bytes in a task's exchange that its slowest reader still has to read.",
             lambda t: t.output_backlog,
         ),
-        ("minflinkd_task_backpressured", "1 while a task's readers hold it back.", lambda t: float(t.backpressured)),
+        (
+            "minflinkd_task_backpressured",
+            "1 while a task is held back, by its readers or by a disk that is nearly full.",
+            lambda t: float(t.backpressured),
+        ),
         (
             "minflinkd_task_backpressured_seconds",
             "Seconds that a task's readers have held back its current attempt.",

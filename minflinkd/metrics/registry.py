@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Info, generate_latest
 from prometheus_client.gc_collector import GCCollector
@@ -10,20 +10,22 @@ from prometheus_client.process_collector import ProcessCollector
 
 from minflinkd.metrics.collectors import (
     ClusterCollector,
+    MessageCounts,
     RequestCounts,
     RpcCollector,
-    RpcFenced,
     RpcOutcomes,
     StorageCollector,
     StorageRequests,
 )
+from minflinkd.metrics.leadership import LeadershipCollector
+from minflinkd.metrics.samples import LeadershipSample
 
 
 def _no_rpc() -> Mapping[tuple[str, str], int]:
     return {}
 
 
-def _none_fenced() -> Mapping[str, int]:
+def _no_messages() -> Mapping[str, int]:
     return {}
 
 
@@ -39,14 +41,17 @@ class Metrics:
         *,
         version: str,
         rpc_outcomes: RpcOutcomes = _no_rpc,
-        rpc_fenced: RpcFenced = _none_fenced,
+        rpc_fenced: MessageCounts = _no_messages,
+        rpc_unreadable: MessageCounts = _no_messages,
         storage_requests: StorageRequests = _no_storage,
+        leadership: Callable[[], LeadershipSample] = LeadershipSample,
     ) -> None:
         self.registry = CollectorRegistry()
         self.cluster = ClusterCollector()
         self.registry.register(self.cluster)
-        self.registry.register(RpcCollector(rpc_outcomes, rpc_fenced))
+        self.registry.register(RpcCollector(rpc_outcomes, rpc_fenced, rpc_unreadable))
         self.registry.register(StorageCollector(storage_requests))
+        self.registry.register(LeadershipCollector(leadership))
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         Info("minflinkd", "The running version.", registry=self.registry).info({"version": version})

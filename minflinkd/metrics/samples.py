@@ -81,6 +81,14 @@ class BlobSample(msgspec.Struct, frozen=True, kw_only=True):
     corrupt: int
 
 
+class LeadershipSample(msgspec.Struct, frozen=True, kw_only=True):
+    since_ms: int = 0
+    epoch: int = 0
+    standbys: int = 0
+    without_leader: float = 0.0  # seconds
+    adopted_tasks: int = 0  # since this daemon began to lead
+
+
 class ClusterSample(msgspec.Struct, frozen=True, kw_only=True):
     """None: the party did not answer. Its metrics are then left out rather than shown as 0."""
 

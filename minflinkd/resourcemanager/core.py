@@ -8,24 +8,26 @@ messages to events, and decides whose message comes too late (R1) and who has fa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from msgspec.structs import replace as copy
 
 from minflinkd.resourcemanager import events as ev
-from minflinkd.resourcemanager import slot_manager
+from minflinkd.resourcemanager import inspection, slot_manager
+from minflinkd.resourcemanager.inspection import Seen
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.outlook import needs_answer, session_outlook
 from minflinkd.resourcemanager.provisioning import no_start
 from minflinkd.resourcemanager.state import Resources, check_invariants
 from minflinkd.resourcemanager.step import Setting
-from minflinkd.resourcemanager.task_managers import Presence, TaskManager, TaskManagerState
+from minflinkd.resourcemanager.task_managers import Presence, TaskManager
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.libraries import clash, contains
 from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Address, Fenced, Unreachable, task_manager
 from minflinkd.rpc.party import Answered, Ask, Outcome, Tell, fenced
-from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError
+from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError, NotFound
 from minflinkd.runtime.heartbeats import Heartbeats
 from minflinkd.runtime.ids import IdSource, JobId, LeaderId, ResourceId
 from minflinkd.runtime.machine import Machine
@@ -49,14 +51,9 @@ class _JobsAsked:
     """What the question for the jobs that have not ended is about."""
 
 
-@dataclass
-class _Seen:
-    """What is shown of a TaskManager. It decides nothing. Times are in seconds of the injected clock."""
-
-    registered: float
-    heard: float
-    report: m.TaskManagerReport
-    start_phases: dict[str, float] = field(default_factory=dict)
+@dataclass(frozen=True)
+class _MovesAsked:
+    """What the request to move jobs is about."""
 
 
 class ResourceManagerCore:
@@ -89,9 +86,11 @@ class ResourceManagerCore:
             check_invariants if check else None,
             name=RESOURCE_MANAGER,
         )
-        self._seen: dict[ResourceId, _Seen] = {}
+        self._seen: dict[ResourceId, Seen] = {}
         self._task_managers = Heartbeats[ResourceId](options.heartbeat_timeout)
         self._job_masters = Heartbeats[JobId](2 * options.heartbeat_timeout)
+        self._asking_moves = False  # the Dispatcher is asked to move jobs
+        self._held: dict[JobId, str] = {}  # why jobs are still on TaskManagers that are drained; only shown
         self._asking = False  # the Dispatcher is asked for the jobs that have not ended
         self._commands: list[Command] = []
         self._next_tick = 0.0
@@ -102,6 +101,7 @@ class ResourceManagerCore:
             m.SlotsFree: self._slots_free,
             m.DeclareNeeds: self._declare_needs,
             m.JobMasterEnded: self._job_master_ended,
+            m.DrainTaskManager: self._drain,
             m.FindSession: self._find_session,
             m.ListTaskManagers: self._list_task_managers,
             m.GetResourceOverview: self._overview,
@@ -144,6 +144,13 @@ class ResourceManagerCore:
                 if not isinstance(outcome, Answered):
                     log.info("a TaskManager did not say that it exits", resource=resource_id, error=str(outcome.error))
                 self._feed(ev.ExitAnswered(resource_id, reason), now)
+            case ev.SendDraining(_, _, number):
+                if isinstance(outcome, Answered):
+                    self._feed(ev.DrainAnswered(number, outcome.value), now)
+            case _MovesAsked():
+                self._asking_moves = False
+                if isinstance(outcome, Answered):
+                    self._held = outcome.value.why
             case _JobsAsked():
                 self._asking = False
                 if isinstance(outcome, Answered):
@@ -165,6 +172,7 @@ class ResourceManagerCore:
                 self._feed(ev.JobMasterGone(job_id, job.leader_id, for_good=False), now)
         self._feed(ev.Tick(), now)
         self._ask_for_jobs()
+        self._ask_for_moves()
         for gone in self._seen.keys() - self.state.task_managers.keys():
             del self._seen[gone]
         if not self._check and now >= self._next_check:
@@ -214,6 +222,9 @@ class ResourceManagerCore:
                 log.info("a TaskManager is told to renew its session", resource=resource_id, reason=reason)
                 # Nothing is concluded from the answer. The next report shows the facts.
                 return [self._ask(resource_id, m.RenewSession(reason=reason), about=None)]
+            case ev.SendDraining(resource_id, draining, number):
+                log.info("a TaskManager is told whether it is drained", resource=resource_id, drained=draining)
+                return [self._ask(resource_id, m.SetDraining(draining=draining, number=number), about=command)]
             case ev.AnnounceJobMaster(job_id, leader_id, resource_ids):
                 changed = m.JobMasterChanged(job_id=job_id, leader_id=leader_id)
                 return [Tell(task_manager(resource_id), changed, self.leader_id) for resource_id in resource_ids]
@@ -243,6 +254,18 @@ class ResourceManagerCore:
             timeout = self._setting.options.heartbeat_timeout
             self._commands.append(Ask(DISPATCHER, m.ListJobsToRun(), timeout, about=_JobsAsked()))
 
+    def _ask_for_moves(self) -> None:
+        """A15b: Name the jobs to move. A TaskManager that does not know yet that it is drained could get them again.
+
+        The next tick repeats it, so nothing is lost with the Dispatcher, or with this ResourceManager.
+        """
+        drained = [tm for tm in self.state.draining() if tm.report is not None and tm.report.draining]
+        jobs = tuple(sorted({job_id for tm in drained for job_id in tm.jobs}))
+        if jobs and not self._asking_moves:
+            self._asking_moves = True
+            timeout = self._setting.options.heartbeat_timeout
+            self._commands.append(Ask(DISPATCHER, m.MoveJobs(jobs=jobs), timeout, about=_MovesAsked()))
+
     # --- from TaskManagers ---------------------------------------------------------------------------------------
 
     def _register(self, hello: m.RegisterTaskManager, now: float) -> m.Registered:
@@ -252,7 +275,7 @@ class ResourceManagerCore:
         tm = self.state.task_managers.get(resource_id)
         if tm is None or tm.instance_id is None or not tm.registered:
             raise Conflict(f"TaskManager {resource_id} was told to exit", hint="start one with another resource id")
-        self._seen[resource_id] = _Seen(tm.since, now, tm.report or hello.report)
+        self._seen[resource_id] = Seen(tm.since, now, tm.report or hello.report)
         self._task_managers.heard(resource_id, now)
         return m.Registered(
             instance_id=tm.instance_id,
@@ -287,11 +310,10 @@ class ResourceManagerCore:
         if tm is not None and seen is not None and notice.instance_id in (None, tm.instance_id):
             self._take(tm, seen, notice.report, now)
 
-    def _take(self, tm: TaskManager, seen: _Seen, report: m.TaskManagerReport, now: float) -> None:
+    def _take(self, tm: TaskManager, seen: Seen, report: m.TaskManagerReport, now: float) -> None:
         if report.version >= seen.report.version:
             seen.report = report
-        known = tm.report
-        if known is None or _worth(known) != _worth(report) or known.slots != report.slots:
+        if tm.report is None or _decisive(tm.report) != _decisive(report):
             self._feed(ev.Reported(report), now)
 
     def _job_masters_on(self, tm: TaskManager) -> dict[JobId, LeaderId]:
@@ -351,50 +373,27 @@ class ResourceManagerCore:
         held = self.state.holdings.get(job_id, {}).values()
         known = {resource_id for resource_ids in held for resource_id in resource_ids}
         own = [self.state.task_managers[r] for r in sorted(known) if r in self.state.task_managers]
-        return next((tm for tm in own if tm.ready and not tm.aged and not clash(tm.libraries, libraries)), None)
+        return next(
+            (tm for tm in own if tm.ready and not (tm.aged or tm.draining) and not clash(tm.libraries, libraries)), None
+        )
+
+    def _drain(self, request: m.DrainTaskManager, now: float) -> m.Done:
+        """Drain a TaskManager, or undo it. Raises NotFound."""
+        tm = self.state.task_managers.get(request.resource_id)
+        if tm is None or not tm.registered:
+            raise NotFound(
+                f"no TaskManager {request.resource_id} is registered", hint="`minflinkd taskmanagers` lists them"
+            )
+        self._feed(ev.DrainAsked(request.resource_id, request.undo), now)
+        return m.Done()
 
     def _list_task_managers(self, _: m.ListTaskManagers, now: float) -> tuple[m.TaskManagerInfo, ...]:
-        return tuple(
-            m.TaskManagerInfo(
-                resource_id=resource_id,
-                instance_id=tm.instance_id,
-                address=tm.hello.address,
-                pid=tm.hello.pid,
-                hardware=tm.hello.hardware,
-                registered_ms=self._wall_ms(seen.registered),
-                last_heartbeat_ms=self._wall_ms(seen.heard),
-                log_directory=tm.hello.log_directory,
-                report=seen.report,
-                start_phases=seen.start_phases,
-            )
-            for resource_id, tm in self.state.task_managers.items()
-            if tm.registered and tm.hello is not None and tm.instance_id is not None
-            if (seen := self._seen.get(resource_id)) is not None
-        )
+        return inspection.task_managers(self.state, self._seen, self._held, self._wall_ms)
 
     def _overview(self, _: m.GetResourceOverview, now: float) -> m.ResourceOverview:
-        state = self.state
-        registered = [tm for tm in state.living() if tm.registered]
-        starting = [tm for tm in state.living() if tm.state is TaskManagerState.STARTING]
-        return m.ResourceOverview(
-            task_managers=len(registered),
-            slots_total=sum(len(tm.slots) for tm in registered),
-            slots_free=sum(len(tm.free) for tm in registered),
-            starting=tuple(
-                m.StartingTaskManager(resource_id=tm.resource_id, since_ms=self._wall_ms(tm.since)) for tm in starting
-            ),
-            lost=state.lost,
-            pending_needs=len(state.unserved()),
-        )
+        return inspection.overview(self.state, self._wall_ms)
 
 
-def _worth(report: m.TaskManagerReport) -> tuple[object, ...]:
-    """Return the parts of a report that affect decisions, besides the slots."""
-    return (
-        report.version,
-        report.session,
-        report.session_aged,
-        report.session_error,
-        report.dedicated_to,
-        report.libraries,
-    )
+def _decisive(report: m.TaskManagerReport) -> m.TaskManagerReport:
+    """Return the report without what is only shown: a new field counts for decisions unless it is named here."""
+    return copy(report, metrics={}, session_slow="")

@@ -91,6 +91,22 @@ class AllocationUnknown:
 
 
 @dataclass(frozen=True)
+class DrainAsked:
+    """An operator wants the TaskManager drained, or, with `undo`, used as before (A15b)."""
+
+    resource_id: ResourceId
+    undo: bool = False
+
+
+@dataclass(frozen=True)
+class DrainAnswered:
+    """The TaskManager has followed `SendDraining`, or a later one."""
+
+    number: int
+    report: TaskManagerReport
+
+
+@dataclass(frozen=True)
 class SessionWanted:
     """An analysis needs any TaskManager with a ready session that holds no other version of these libraries."""
 
@@ -120,6 +136,8 @@ Event = (
     | JobsListed
     | AllocationAnswered
     | AllocationUnknown
+    | DrainAsked
+    | DrainAnswered
     | SessionWanted
     | SessionLent
     | Tick
@@ -170,6 +188,15 @@ class SendRenew:
 
 
 @dataclass(frozen=True)
+class SendDraining:
+    """Tell the TaskManager that it is drained, or no longer. Repeated until it answers."""
+
+    resource_id: ResourceId
+    draining: bool
+    number: int
+
+
+@dataclass(frozen=True)
 class AnnounceJobMaster:
     """Tell the TaskManagers that hold slots of the job who leads it now (R13)."""
 
@@ -187,4 +214,13 @@ class NotifyLost:
     job_masters: tuple[tuple[str, LeaderId], ...]  # address, and the intended leader
 
 
-Command = SendAllocate | StartTaskManager | SendExit | StopTaskManager | SendRenew | AnnounceJobMaster | NotifyLost
+Command = (
+    SendAllocate
+    | StartTaskManager
+    | SendExit
+    | StopTaskManager
+    | SendRenew
+    | SendDraining
+    | AnnounceJobMaster
+    | NotifyLost
+)

@@ -1,8 +1,8 @@
 """Decides which TaskManager serves a need (R3, R13, R20, R24). Pure.
 
 A need goes to the TaskManager that provides most of it. Among those, the order of preference is: one that the job is
-already on, one with a session that has not aged, one in use, so that spares stay whole, one that holds the job's
-libraries, and the fullest one.
+already on, one of the daemon's version, one with a session that has not aged, one in use, so that spares stay whole,
+one that holds the job's libraries, and the fullest one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,18 @@ def place(state: Resources, job_id: JobId, need: SlotNeed, now: float) -> Placem
         # aged, perhaps that is only because it holds them: most often the job was analysed there.
         known = contains(tm.libraries, job.libraries)
         aged = tm.aged and not (known and tm.idle)
-        key = (-worth, not here, not mine, aged, tm.idle, not known, len(tm.free), tm.since, tm.resource_id)
+        key = (
+            -worth,
+            not here,
+            not mine,
+            tm.outdated,
+            aged,
+            tm.idle,
+            not known,
+            len(tm.free),
+            tm.since,
+            tm.resource_id,
+        )
         if best is None or key < best[0]:
             best = key, Placement(tm, slots)
     return best[1] if best is not None else None
@@ -64,7 +75,7 @@ def _candidates(state: Resources, job_id: JobId, own: list[ResourceId], now: flo
     libraries = state.jobs[job_id].libraries
     for resource_id in own:
         tm = state.task_managers[resource_id]
-        free = tm.ready and tm.free and now >= tm.rest_until and tm.dedicated_to in (None, job_id)
+        free = tm.ready and not tm.draining and tm.free and now >= tm.rest_until and tm.dedicated_to in (None, job_id)
         if free and not clash(tm.libraries, libraries):
             yield tm
     for shelf, found in state.shelves.items():
@@ -112,6 +123,6 @@ def _unknown_to(state: Resources, job_id: JobId, job: JobNeeds) -> list[int]:
         if allocation not in job.held and allocation not in job.needs and allocation not in job.given_up:
             tm = state.task_managers[resource_ids[0]]
             slots = tm.slots_of(allocation)
-            if all(tm.slots[i].state is SlotState.ALLOCATED for i in slots):
+            if not tm.draining and all(tm.slots[i].state is SlotState.ALLOCATED for i in slots):
                 sizes.append(len(slots))
     return sizes

@@ -68,7 +68,8 @@ class ProcessLauncher:
 
     `command` writes what the TaskManager needs into its directory and returns its command line, which must contain no
     secret. It runs in a thread. `extra_directories`: what a TaskManager has outside its own directory; they are removed
-    with it. `grace`: seconds from asking a TaskManager to end to killing it.
+    with it. `grace`: seconds from asking a TaskManager to end to killing it. While `leads` returns False nothing is
+    started or ended: tasks that the next leader has adopted may run there (A11).
     """
 
     def __init__(
@@ -79,12 +80,14 @@ class ProcessLauncher:
         on_exit: OnExit,
         grace: float = 5.0,
         extra_directories: Callable[[ResourceId], Sequence[Path]] = lambda _: (),
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._directory = directory
         self._command = command
         self._on_exit = on_exit
         self._grace = grace
         self._extra_directories = extra_directories
+        self._leads = leads
         self._processes: dict[ResourceId, _Process] = {}
         self._launching: dict[ResourceId, asyncio.Task[None]] = {}
         self._tasks = TaskOwner("process launcher")
@@ -94,6 +97,8 @@ class ProcessLauncher:
         return self._directory / resource_id
 
     async def start(self, resource_id: ResourceId) -> None:
+        if not self._leads():
+            raise StartFailed(f"{resource_id} is not started: this daemon leads no more, or does not know")
         failures: list[Exception] = []
         # Use a separate task: a cancelled caller must not leave a process that nobody watches.
         launch = self._tasks.job(f"start {resource_id}", self._start(resource_id), on_error=failures.append)
@@ -105,7 +110,7 @@ class ProcessLauncher:
 
     async def stop(self, resource_id: ResourceId, *, kill: bool = False) -> None:
         process = self._processes.get(resource_id)
-        if process is None:
+        if process is None or self._leaves(process):
             return
         if not kill and not process.ended:
             with contextlib.suppress(TimeoutError, ProcessLookupError):
@@ -113,6 +118,8 @@ class ProcessLauncher:
                 async with asyncio.timeout(self._grace):
                     await process.gone.wait()
         if not process.ended:
+            if self._leaves(process):  # another daemon may lead since it was asked to end
+                return
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # its leader existed just now, so the group id is its own
         try:
@@ -126,6 +133,13 @@ class ProcessLauncher:
                 f"{resource_id} (pid {process.pid}) is still there {KILL_TIMEOUT:g} s after it was killed",
                 hint="it may hang in the kernel, on a disk or a network file system that does not answer",
             ) from error
+
+    def _leaves(self, process: _Process) -> bool:
+        """Whether this process is not this daemon's to end, because another one may lead."""
+        if self._leads():
+            return False
+        log.warning("a TaskManager is left to the daemon that leads", resource_id=process.resource_id)
+        return True
 
     async def adopt(self) -> tuple[Launched, ...]:
         failures: list[Exception] = []

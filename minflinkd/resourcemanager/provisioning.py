@@ -213,21 +213,26 @@ def _is_spare(shelf: Shelf) -> bool:
 def surplus(state: Resources, options: ResourceManagerOptions, now: float) -> Iterator[tuple[TaskManager, str]]:
     """Yield idle TaskManagers that should end, and why; the longest idle first.
 
-    Some are beyond `standby` and `min`, and have been idle for too long (R6); standalone ones never are. Others are
-    dedicated to a job that does not need them (R24), and nobody else can use them.
+    Those that are drained end at once (A15b). Some are beyond `standby` and `min`, and have been idle for too long
+    (R6); standalone ones never are. Others are dedicated to a job that does not need them (R24), and nobody else can
+    use them.
     """
     total, spare = state.count(), spares(state)
     waiting = any(need.beside is None for needs in state.open_needs.values() for need in needs)
     wanted = options.standby if options.standby or not state.wishes else 1
     for tm in sorted((tm for tm in state.living() if tm.idle), key=lambda tm: tm.idle_since):
         idle = now - tm.idle_since
+        if tm.draining:
+            if not tm.analysing:
+                yield tm, "it is drained, and all its slots are free"
+            continue
         if tm.dedicated_to is not None:
             past = state.past.get(tm.dedicated_to)
             if idle >= LONELY or (past is not None and past.ended):
                 total -= 1
                 yield tm, f"job {tm.dedicated_to}, whose own it was, does not need it any more"
             continue
-        if tm.standalone or waiting or idle < options.taskmanager_timeout or total <= options.min:
+        if tm.standalone or tm.analysing or waiting or idle < options.taskmanager_timeout or total <= options.min:
             continue
         counts = tm.shelf is not None and _is_spare(tm.shelf)
         if not counts or spare > wanted:
@@ -254,5 +259,5 @@ def to_renew(state: Resources, options: ResourceManagerOptions, now: float) -> I
     if ready < min(1, options.standby) and not helpless:
         return
     renewing = sum(len(found) for shelf, found in state.shelves.items() if shelf.presence is Presence.COMING)
-    calm = [tm for tm in aged if now >= tm.rest_until and now - tm.idle_since >= CALM]
+    calm = [tm for tm in aged if not tm.analysing and now >= tm.rest_until and now - tm.idle_since >= CALM]
     yield from calm[: max(0, options.max_concurrent_starts - renewing)]

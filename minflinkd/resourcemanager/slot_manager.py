@@ -66,6 +66,10 @@ def _react(this: Step, event: ev.Event) -> None:
             _answered(this, allocation, allocated, report)
         case ev.AllocationUnknown(resource_id, allocation):
             _repeat(this, resource_id, allocation)
+        case ev.DrainAsked(resource_id, undo):
+            _drain_asked(this, resource_id, draining=not undo)
+        case ev.DrainAnswered(number, report):
+            _drain_answered(this, number, report)
         case ev.SessionWanted(libraries):
             this.wish("session", Wish(0, this.now + WISH_TIMEOUT, libraries=libraries))
         case ev.SessionLent(resource_id):
@@ -168,6 +172,9 @@ def _repeat(this: Step, resource_id: ResourceId, allocation: AllocationId) -> No
     tm = this.state.task_managers.get(resource_id)
     if tm is None:
         return
+    if tm.draining and tm.report is not None:
+        this.put(follow(tm, tm.report, this.now, settled=allocation))
+        return
     slots = tuple(i for i in tm.slots_of(allocation) if tm.slots[i].state is SlotState.RESERVED)
     job_id = tm.slots[slots[0]].job_id if slots else None
     job = this.state.jobs.get(job_id) if job_id is not None else None
@@ -227,7 +234,7 @@ def _reported(this: Step, report: TaskManagerReport, settled: AllocationId | Non
     if report.version < tm.report.version:
         this.put(follow(tm, tm.report, now, settled))
         return
-    was_ready, granted = tm.ready, tm.granted
+    was_ready, granted, analysed = tm.ready, tm.granted, tm.analysing
     tm = follow(tm, report, now, settled)
     if report.session_steps > tm.steps:
         failed = bool(report.session_error)  # it starts over, perhaps for ever
@@ -236,6 +243,8 @@ def _reported(this: Step, report: TaskManagerReport, settled: AllocationId | Non
         tm = replace(tm, was_ready=tm.was_ready or tm.ready, readiness_since=now, idle_since=now, rest_until=0.0)
         if tm.ready:
             _started(this)
+    if tm.analysing or analysed:
+        tm = replace(tm, idle_since=now)
     this.put(tm)
     for allocation in sorted(granted.keys() - tm.allocations.keys()):
         _came_back(this, granted[allocation], allocation)
@@ -297,6 +306,22 @@ def _asked_to_exit(this: Step, resource_id: ResourceId, reason: str) -> None:
     tm = this.state.task_managers.get(resource_id)
     if tm is not None and not tm.standalone and tm.state is TaskManagerState.STOPPING:
         this.commands.append(ev.StopTaskManager(resource_id, reason, kill=False))
+
+
+def _drain_asked(this: Step, resource_id: ResourceId, *, draining: bool) -> None:
+    """A15b: From this step on, no slot of it is given. The TaskManager is told, so that it outlives this process."""
+    tm = this.state.task_managers.get(resource_id)
+    if tm is None or not tm.registered or tm.draining is draining:
+        return
+    this.put(replace(tm, drain=draining, drains=tm.drains + 1))
+    this.commands.append(ev.SendDraining(resource_id, draining, tm.drains + 1))
+
+
+def _drain_answered(this: Step, number: int, report: TaskManagerReport) -> None:
+    _reported(this, report)
+    tm = this.state.task_managers.get(report.resource_id)
+    if tm is not None and tm.drain is not None and tm.drains == number:
+        this.put(replace(tm, drain=None))
 
 
 def _lent(this: Step, resource_id: ResourceId) -> None:
@@ -376,6 +401,8 @@ def _timed_out(this: Step) -> None:
             _failed(this, tm.resource_id, why)
         elif overdue(tm, now) and tm.report is not None:
             this.put(follow(tm, tm.report, now))
+        if tm.drain is not None and tm.registered and why is None:
+            this.commands.append(ev.SendDraining(tm.resource_id, tm.drain, tm.drains))
     for tm, why in tuple(surplus(this.state, this.options, now)):
         _tell_to_exit(this, tm, why)
     for tm in tuple(to_renew(this.state, this.options, now)):

@@ -147,9 +147,13 @@ class Resources:
         """Return the TaskManagers that are starting or registered."""
         return (tm for tm in self.task_managers.values() if tm.state is not TaskManagerState.STOPPING)
 
+    def draining(self) -> list[TaskManager]:
+        """Return the TaskManagers that are drained and have not ended (A15b)."""
+        return [tm for tm in self.task_managers.values() if tm.registered and tm.draining]
+
     def count(self) -> int:
-        """Return the number of living TaskManagers."""
-        return sum(len(shelf) for shelf in self.shelves.values())
+        """Return the number of living TaskManagers, without one that is drained: another may run in its place."""
+        return sum(len(shelf) for shelf in self.shelves.values()) + max(0, len(self.draining()) - 1)
 
     def unserved(self) -> list[tuple[JobId, SlotNeed]]:
         """Return the needs that no slots are taken for, those of the oldest job first."""

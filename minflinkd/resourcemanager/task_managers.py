@@ -8,6 +8,7 @@ from enum import Enum, IntEnum, auto
 from functools import cached_property
 from typing import NamedTuple
 
+from minflinkd import __version__
 from minflinkd.rpc.libraries import together
 from minflinkd.rpc.messages import Library, RegisterTaskManager, SessionPhase, SlotStatus, TaskManagerReport
 from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, ResourceId
@@ -87,6 +88,7 @@ class Shelf(NamedTuple):
     size: int  # slots; 0 while it starts
     proven: bool  # its session has been ready, or its start was not ours
     libraries: tuple[Library, ...] = ()  # held by its session
+    outdated: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ class TaskManager:
     got_on: float = 0.0  # seconds; when a start that has not failed last made progress
     idle_since: float = 0.0
     rest_until: float = 0.0  # its slots are not asked for before this time
+    drain: bool | None = None  # what it is being told; None: its report says it
+    drains: int = 0  # how often it was told something else
 
     def to(self, state: TaskManagerState, now: float) -> TaskManager:
         """Raises IllegalTransition."""
@@ -131,6 +135,23 @@ class TaskManager:
     @property
     def aged(self) -> bool:
         return self.report is not None and self.report.session_aged
+
+    @property
+    def outdated(self) -> bool:
+        """Whether its code is known to be of another version than this process: it may soon be replaced (A15b)."""
+        return self.hello is not None and self.hello.build not in ("", __version__)
+
+    @property
+    def draining(self) -> bool:
+        """Whether its slots are given to nobody any more, and it ends once they are free (A15b)."""
+        if self.drain is not None:
+            return self.drain
+        return self.report is not None and self.report.draining
+
+    @property
+    def analysing(self) -> bool:
+        """Whether its session analyses a submission. It needs no slot for that, so it may be `idle` as well."""
+        return self.report is not None and self.report.analysing
 
     @cached_property
     def dedicated_to(self) -> JobId | None:
@@ -175,15 +196,16 @@ class TaskManager:
 
     @cached_property
     def shelf(self) -> Shelf | None:
-        """Its shelf; None if it is no longer of use."""
+        """Its shelf; None if it is no longer of use to others than those who hold its slots."""
         if self.state is TaskManagerState.STARTING:
             return Shelf(Presence.STARTING, "", False, True, 0, 0, self.was_ready)
-        if not self.registered:
+        if not self.registered or self.draining:
             return None
         presence = Presence.READY if self.ready else Presence.COMING
         job = self.dedicated_to or ""
         size = len(self.slots)
-        return Shelf(presence, job, self.aged, self.idle, len(self.free), size, self.was_ready, self.libraries)
+        free, libraries = len(self.free), self.libraries
+        return Shelf(presence, job, self.aged, self.idle, free, size, self.was_ready, libraries, self.outdated)
 
     def slots_of(self, allocation: AllocationId) -> tuple[int, ...]:
         return tuple(i for i, slot in enumerate(self.slots) if slot.allocation_id == allocation)

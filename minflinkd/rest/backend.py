@@ -118,14 +118,15 @@ class Backend:
     timeout: float = 10.0  # seconds for one request
     # seconds; a submission waits for Spark's analysis, perhaps for a TaskManager
     submit_timeout: Callable[[], float] = lambda: 180.0
+    hand_over: Callable[[], None] = lambda: None  # asks the daemon to end and to leave its TaskManagers to the next
     jobs: Shared[tuple[JobOverview, ...]] = field(init=False)
     resources: Shared[ResourceOverview] = field(init=False)
     task_managers: Shared[tuple[TaskManagerInfo, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.jobs = Shared(lambda: self.dispatcher(ListJobs()), self.clock)
-        self.resources = Shared(lambda: self._resource_manager(GetResourceOverview()), self.clock)
-        self.task_managers = Shared(lambda: self._resource_manager(ListTaskManagers()), self.clock)
+        self.resources = Shared(lambda: self.resource_manager(GetResourceOverview()), self.clock)
+        self.task_managers = Shared(lambda: self.resource_manager(ListTaskManagers()), self.clock)
 
     async def dispatcher(self, request: Request[R], timeout: float | None = None) -> R:
         return await self.network.ask(DISPATCHER, request, timeout=self.timeout if timeout is None else timeout)
@@ -137,7 +138,7 @@ class Backend:
     async def task_manager(self, resource_id: ResourceId, request: Request[R]) -> R:
         return await self.network.ask(task_manager(resource_id), request, timeout=self.timeout)
 
-    async def _resource_manager(self, request: Request[R]) -> R:
+    async def resource_manager(self, request: Request[R]) -> R:
         return await self.network.ask(RESOURCE_MANAGER, request, timeout=self.timeout)
 
 

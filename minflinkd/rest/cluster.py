@@ -1,7 +1,8 @@
-"""The daemon as a whole: `/config`, `/overview`, `/jobmanager/config`."""
+"""The daemon as a whole: `/config`, `/overview`, `/jobmanager/config`, `/cluster/handover`."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from minflinkd.ha.standing import Standing, Standings
 from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.schemas import (
     ClusterInfo,
@@ -17,6 +19,9 @@ from minflinkd.rest.schemas import (
     DaemonInfo,
     DashboardConfiguration,
     Features,
+    HandoverInfo,
+    LeaderInfo,
+    StandbyInfo,
     StartingInfo,
 )
 from minflinkd.rpc.jobs import JobStatus
@@ -28,11 +33,12 @@ REFRESH_INTERVAL = 3000  # milliseconds, for Flink's dashboard
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What the endpoint tells of the daemon: its version, its present options, and where artifacts are uploaded."""
+    """What the endpoint tells of the daemon: its version, its present options, its addresses, and who leads."""
 
     version: str
     config_items: Callable[[], Iterable[tuple[str, str]]]
     blob_url: Callable[[], str]
+    standing: Standings = Standing
 
 
 class ClusterRoutes:
@@ -45,6 +51,7 @@ class ClusterRoutes:
             web.get("/config", self.config),
             web.get("/overview", self.overview),
             web.get("/jobmanager/config", self.daemon_config),
+            web.post("/cluster/handover", self.hand_over),
         ]
 
     async def config(self, _: web.Request) -> web.Response:
@@ -64,6 +71,8 @@ class ClusterRoutes:
     async def overview(self, _: web.Request) -> web.Response:
         jobs = await self._backend.jobs.get()
         resources = await self._backend.resources.get()
+        standing = self._about.standing()
+        leader = standing.leader
         by_status = Counter(job.status for job in jobs)
         ended = {status: by_status[status] for status in JobStatus if status.terminal}
         return json_answer(
@@ -79,12 +88,22 @@ class ClusterRoutes:
                 flink_commit=f"minflinkd-{self._about.version}",
                 minflinkd=ClusterInfo(
                     version=self._about.version,
+                    leader=LeaderInfo(
+                        name=leader.name, url=leader.url, since=leader.leading_since_ms, epoch=leader.epoch
+                    ),
+                    standbys=tuple(StandbyInfo(name=each.name, url=each.url) for each in standing.standbys),
+                    trouble=standing.trouble,
                     starting=tuple(StartingInfo(id=s.resource_id, since=s.since_ms) for s in resources.starting),
                     taskmanagers_lost=resources.lost,
                     pending_needs=resources.pending_needs,
                 ),
             )
         )
+
+    async def hand_over(self, _: web.Request) -> web.Response:
+        """Begin to end the daemon. Its TaskManagers and tasks go on, for the next daemon (A15)."""
+        self._backend.hand_over()
+        return json_answer(HandoverInfo(pid=os.getpid()), status=202)
 
     async def daemon_config(self, _: web.Request) -> web.Response:
         items = sorted(self._about.config_items())

@@ -9,6 +9,7 @@ from aiohttp import web
 from minflinkd.rest.backend import Backend, json_answer, resource_id
 from minflinkd.rest.schemas import (
     AllocatedSlot,
+    Drain,
     HardwareInfo,
     ResourceProfile,
     SessionInfo,
@@ -17,7 +18,7 @@ from minflinkd.rest.schemas import (
     TaskManagerDetails,
     TaskManagers,
 )
-from minflinkd.rpc.messages import SessionPhase, TaskManagerInfo
+from minflinkd.rpc.messages import DrainTaskManager, SessionPhase, TaskManagerInfo
 from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import ResourceId
 
@@ -30,6 +31,8 @@ class TaskManagerRoutes:
         return [
             web.get("/taskmanagers", self.list),
             web.get("/taskmanagers/{taskmanagerid}", self.details),
+            web.post("/taskmanagers/{taskmanagerid}/drain", self.drain),
+            web.delete("/taskmanagers/{taskmanagerid}/drain", self.undo_drain),
         ]
 
     async def list(self, _: web.Request) -> web.Response:
@@ -45,6 +48,20 @@ class TaskManagerRoutes:
         )
         return json_answer(TaskManagerDetails(**_fields(info), allocated_slots=slots))
 
+    async def drain(self, request: web.Request) -> web.Response:
+        """Answer 202: the TaskManager gives out no more slots, its jobs leave it, and then it ends (A15b)."""
+        return await self._set_draining(resource_id(request), draining=True)
+
+    async def undo_drain(self, request: web.Request) -> web.Response:
+        """Answer 200: the TaskManager gives slots again. Jobs that have left it do not come back."""
+        return await self._set_draining(resource_id(request), draining=False)
+
+    async def _set_draining(self, wanted: ResourceId, *, draining: bool) -> web.Response:
+        await self._backend.resource_manager(DrainTaskManager(resource_id=wanted, undo=not draining))
+        self._backend.task_managers.forget()
+        self._backend.resources.forget()
+        return json_answer(Drain(id=wanted, draining=draining), status=202 if draining else 200)
+
 
 async def find(backend: Backend, wanted: ResourceId) -> TaskManagerInfo:
     """Return a registered TaskManager. Raises NotFound, and what Backend raises."""
@@ -56,7 +73,8 @@ async def find(backend: Backend, wanted: ResourceId) -> TaskManagerInfo:
 
 def _fields(info: TaskManagerInfo) -> dict[str, Any]:
     report = info.report
-    free = sum(slot.allocation_id is None for slot in report.slots) if report.session is SessionPhase.READY else 0
+    usable = report.session is SessionPhase.READY and not info.drained
+    free = sum(slot.allocation_id is None for slot in report.slots) if usable else 0
     return {
         "id": info.resource_id,
         "path": info.address,
@@ -72,8 +90,12 @@ def _fields(info: TaskManagerInfo) -> dict[str, Any]:
             session_slow=report.session_slow,
             session_error=report.session_error,
             pid=info.pid,
+            version=info.build,
             instance_id=info.instance_id,
             registered=info.registered_ms,
+            standalone=info.standalone,
+            draining=info.drained,
+            held_by={str(job): why for job, why in info.held_by.items()},
             slots=tuple(
                 SlotHolder(index=slot.index, job_id=slot.job_id, allocation_id=slot.allocation_id)
                 for slot in report.slots

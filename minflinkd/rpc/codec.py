@@ -7,17 +7,25 @@ from typing import Any
 import msgspec
 
 from minflinkd.rpc.messages import Message, answer_type, registry
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError
+from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
 from minflinkd.runtime.units import decode_unit, encode_unit
-
-PROTOCOL_VERSION = 1
 
 
 class ProtocolError(MinflinkError):
-    """Bytes that are no message of this protocol. The connection they came from is closed."""
+    """Bytes that do not belong to this protocol. If they are no frame, the connection that they came from is closed."""
 
     code = "rpc-protocol"
     consequence = Consequence.FATAL
+
+
+class UnreadableMessage(ProtocolError):
+    """A frame whose message this version does not know, or cannot read. The frames after it can still be read.
+
+    Nothing was done about the message. No job is at fault: the other side has another version.
+    """
+
+    consequence = Consequence.REFUSED
+    kind = Kind.CLUSTER
 
 
 class Ask(msgspec.Struct, frozen=True, tag_field="frame", tag="ask"):
@@ -47,6 +55,8 @@ class Failure(msgspec.Struct, frozen=True, tag_field="frame", tag="failure"):
 
 Frame = Ask | Tell | Answer | Failure
 
+_TO_DO = "both sides must run the same version of minflinkd, or versions next to each other: upgrade the older side"
+
 _encoder = msgspec.msgpack.Encoder(enc_hook=encode_unit)
 _frames: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
@@ -57,6 +67,10 @@ class Codec:
     def __init__(self) -> None:
         self._types = registry()
         self._decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a message type of this name."""
+        return name in self._types
 
     def encode_frame(self, frame: Frame) -> bytes:
         return _encoder.encode(frame)
@@ -72,15 +86,15 @@ class Codec:
         return msgspec.Raw(_encoder.encode(value))
 
     def decode_message(self, name: str, body: msgspec.Raw) -> Message:
-        """Raises ProtocolError for an unknown type or a body that does not fit it."""
+        """Raises UnreadableMessage for an unknown type or a body that does not fit it."""
         kind = self._types.get(name)
         if kind is None:
-            raise ProtocolError(f"unknown message {name!r}", hint="both sides must run the same version of minflinkd")
+            raise UnreadableMessage(f"unknown message {name[:80]!r}", hint=_TO_DO)
         message: Message = self._decode(kind, body, name)
         return message
 
     def decode_answer(self, request: type[Any], body: msgspec.Raw) -> Any:
-        """Raises ProtocolError."""
+        """Raises UnreadableMessage."""
         return self._decode(answer_type(request), body, f"the answer to {request.__name__}")
 
     def _decode(self, kind: Any, body: msgspec.Raw, what: str) -> Any:
@@ -90,4 +104,4 @@ class Codec:
         try:
             return decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ProtocolError(f"{what}: {error}") from error
+            raise UnreadableMessage(f"{what}: {error}", hint=_TO_DO) from error

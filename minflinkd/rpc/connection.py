@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 import structlog
 
-from minflinkd.rpc.codec import Answer, Ask, Codec, Failure, Frame, ProtocolError, Tell
+from minflinkd.rpc.codec import Answer, Ask, Codec, Failure, Frame, ProtocolError, Tell, UnreadableMessage
 from minflinkd.rpc.local import answer_of, deliver_notice
 from minflinkd.rpc.messages import Notice, Request
 from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
+from minflinkd.rpc.protocol_range import PROTOCOL_VERSION
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, class_of, error_info
 from minflinkd.runtime.ids import LeaderId
 from minflinkd.runtime.supervision import TaskOwner
@@ -29,6 +31,8 @@ R = TypeVar("R")
 _LENGTH = struct.Struct("!I")
 MAX_FRAME = 64 * 1024 * 1024  # bytes; larger messages travel as blobs (B3)
 WRITE_BUFFER = 8 * 1024 * 1024  # bytes; a peer that lets more than this pile up is cut off
+UNKNOWN = "unknown"  # what messages of unknown types are counted as
+LOGGED_TYPES = 100
 FLUSH_TIMEOUT = 1.0  # seconds that a peer has to read the rest when the connection closes
 
 
@@ -49,7 +53,24 @@ def write_frame(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 class Connection:
-    """A Route to the parties at the other end. `local` finds the mailbox that a frame is for."""
+    """A Route to the parties at the other end. `local` finds the mailbox that a frame is for.
+
+    `protocol` is the version that both ends agreed on (A15a).
+
+    A message of another version that cannot be read ends neither the connection nor what others do on it. A request is
+    answered with an error. An answer that cannot be read leaves the outcome open, so it counts as lost. A notice is
+    dropped and counted by type in `unreadable`. That is allowed between TaskManager and daemon, where every notice is
+    repeated in substance by a request:
+
+        SlotsFree          the next HeartbeatFromTaskManager has the same report; until then slots lie idle
+        JobMasterChanged   HeartbeatAnswer names all JobMasters; until then a job's tasks wait for their new leader
+        TaskManagerLost    the JobMaster's own heartbeat times out; the job restarts later by that timeout
+        TaskProgress       the next one, and JobHeartbeatAnswer, have all figures
+
+    Do not add a notice of which this is not true: make it a request, which is repeated until it is answered.
+    A session child's notices are not repeated. After a lost TaskFailed or InputEnded, all others would believe
+    forever that the task runs. So its connection has no `unreadable`, and is cut: the session is lost and replaced.
+    """
 
     def __init__(
         self,
@@ -58,18 +79,24 @@ class Connection:
         *,
         local: Callable[[str], Mailbox | None],
         name: str,
+        protocol: int = PROTOCOL_VERSION,
+        unreadable: Counter[str] | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
+        self.protocol = protocol
         self._reader = reader
         self._writer = writer
         self._local = local
+        self._unreadable = unreadable
+        self._told: set[str] = set()  # the unreadable messages that the log has already
         self._on_close = on_close
         self._codec = Codec()
         self._open: dict[int, tuple[type[Request[Any]], asyncio.Future[Any]]] = {}
         self._next_id = 0
         self._tasks = TaskOwner(f"connection {name}")
         self._closed = asyncio.Event()
+        self.heard_at = 0.0  # loop time of the last frame; 0: none yet
 
     @property
     def closed(self) -> bool:
@@ -138,6 +165,7 @@ class Connection:
         try:
             while True:
                 frame = self._codec.decode_frame(await read_frame(self._reader))
+                self.heard_at = asyncio.get_running_loop().time()
                 match frame:
                     case Answer(number, body):
                         self._resolve(number, body)
@@ -157,7 +185,11 @@ class Connection:
     def _resolve(self, number: int, body: msgspec.Raw) -> None:
         kind, future = self._open.get(number, (None, None))
         if kind is not None and future is not None and not future.done():
-            future.set_result(self._codec.decode_answer(kind, body))
+            try:
+                future.set_result(self._codec.decode_answer(kind, body))
+            except UnreadableMessage as error:  # the request was carried out, but nobody can say with what result
+                self._tell_unreadable(f"the answer to {kind.__name__}", error)
+                future.set_exception(Unreachable(error.message, hint=error.hint))
 
     def _reject(self, number: int, error: ErrorInfo) -> None:
         _, future = self._open.get(number, (None, None))
@@ -172,7 +204,9 @@ class Connection:
             answer: Any = await answer_of(mailbox, message, fence)
             self._send(Answer(frame.id, self._codec.encode(answer)))
         except Exception as error:
-            if not isinstance(error, MinflinkError):
+            if isinstance(error, UnreadableMessage):
+                self._tell_unreadable(frame.type, error)
+            elif not isinstance(error, MinflinkError):
                 log.exception("a request could not be answered", connection=self.name, message=frame.type)
             self._send(Failure(frame.id, error_info(error)))
 
@@ -186,9 +220,24 @@ class Connection:
         mailbox = self._local(frame.target)
         if mailbox is None:
             return
-        notice: Any = self._codec.decode_message(frame.type, frame.body)
+        try:
+            notice: Any = self._codec.decode_message(frame.type, frame.body)
+        except UnreadableMessage as error:
+            if self._unreadable is None:
+                raise
+            self._unreadable[frame.type if self._codec.knows(frame.type) else UNKNOWN] += 1
+            self._tell_unreadable(frame.type, error)
+            return
         fence = LeaderId(frame.fence) if frame.fence is not None else None
         self._tasks.job(frame.type, deliver_notice(mailbox, notice, fence))
+
+    def _tell_unreadable(self, what: str, error: UnreadableMessage) -> None:
+        """Log it once: the peer sends such a message again and again."""
+        if what not in self._told and len(self._told) < LOGGED_TYPES:
+            self._told.add(what)
+            log.warning(
+                "a message cannot be read and is passed over", connection=self.name, message=what, error=str(error)
+            )
 
     def _close(self) -> None:
         if self.closed:

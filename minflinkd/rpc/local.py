@@ -7,7 +7,9 @@ connection that `rpc.tcp` (or a session child's socket) has registered for the a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import structlog
@@ -36,12 +38,18 @@ class LocalNetwork:
     """A Network.
 
     For the metrics, `outcomes` counts the requests of parties here by (message type, outcome). `fenced` counts by type
-    the messages, from anywhere, that parties here refused because of their token (R1).
+    the messages, from anywhere, that parties here refused because of their token (R1). `unreadable` counts by type the
+    notices that arrived here and were dropped because this version cannot read them (A15a).
+
+    `leads`: whether the parties here may send to other processes. A daemon that is not certain to lead sends nothing
+    to TaskManagers: no deployment, no trigger, no cancellation (A11).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, leads: Callable[[], bool] = lambda: True) -> None:
+        self._leads = leads
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.fenced: Counter[str] = Counter()
+        self.unreadable: Counter[str] = Counter()
         self._mailboxes: dict[Address, Mailbox] = {}
         self._routes: dict[Address, Route] = {}
         self._default: Route | None = None
@@ -83,10 +91,7 @@ class LocalNetwork:
     async def _ask(self, target: Address, request: Request[R], timeout: float, fence: LeaderId | None) -> R:
         mailbox = self._mailboxes.get(target)
         if mailbox is None:
-            route = self._routes.get(target, self._default)
-            if route is None:
-                raise Unreachable(f"nobody answers at {target}")
-            return await route.ask(target, request, timeout=timeout, fence=fence)
+            return await self.route_to(target).ask(target, request, timeout=timeout, fence=fence)
         try:
             async with asyncio.timeout(timeout):
                 answer: R = await answer_of(mailbox, request, fence)
@@ -98,8 +103,18 @@ class LocalNetwork:
         mailbox = self._mailboxes.get(target)
         if mailbox is not None:
             self._tasks.job(f"{type(notice).__name__} to {target}", deliver_notice(mailbox, notice, fence))
-        elif (route := self._routes.get(target, self._default)) is not None:
-            route.tell(target, notice, fence=fence)
+        else:
+            with contextlib.suppress(Unreachable):
+                self.route_to(target).tell(target, notice, fence=fence)
+
+    def route_to(self, target: Address) -> Route:
+        """Return the way to a party in another process. Raises Unreachable."""
+        route = self._routes.get(target, self._default)
+        if route is None:
+            raise Unreachable(f"nobody answers at {target}")
+        if not self._leads():
+            raise Unreachable(f"nothing is sent to {target}: it is not certain that this daemon leads")
+        return route
 
     async def aclose(self) -> None:
         """Detach all parties: from now on requests are Unreachable and notices are lost."""

@@ -1,68 +1,42 @@
 """TaskManager <-> daemon over TCP: one authenticated connection per TaskManager, which the TaskManager keeps up.
 
-Before either side accepts a message, both prove that they know the cluster's secret (HMAC-SHA256 over both nonces).
-The secret itself is never sent.
+Before either side accepts a message, both prove that they know the cluster's secret, and agree on a version of the
+protocol (`rpc.handshake`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
-import secrets
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-import msgspec
 import structlog
 
-from minflinkd.rpc.codec import PROTOCOL_VERSION, ProtocolError
-from minflinkd.rpc.connection import Connection, read_frame, write_frame
+from minflinkd.rpc import handshake
+from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.rpc.network import Address, Unreachable
+from minflinkd.rpc.network import Address
+from minflinkd.rpc.protocol_range import SPOKEN, ProtocolMismatch, ProtocolRange
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import Consequence, MinflinkError
-from minflinkd.runtime.ids import parse_resource_id
 from minflinkd.runtime.listening import Place, bind
 
 log = structlog.get_logger(__name__)
 
+R = TypeVar("R")
+_Place = tuple[str, int]  # host and port
 HANDSHAKE_TIMEOUT = 5.0  # seconds
-HANDSHAKE_LIMIT = 4096  # bytes
-HANDSHAKE_FAULTS = (MinflinkError, msgspec.DecodeError, asyncio.IncompleteReadError, OSError, TimeoutError)
 BACKLOG = 1024  # connections waiting to be accepted: all TaskManagers reconnect at once to a restarted daemon
 RECONNECT_FIRST = 0.1  # seconds
 RECONNECT_LONGEST = 3.0
+RECONNECT_TO_ONE_OF_MANY = 0.5  # the longest pause if there are several daemons
+HEAD_START = 1.0  # seconds for the other daemons, after one has fallen silent
 HEARTBEAT_TIMEOUT = 5.0  # seconds
 SILENT_TIMEOUTS = 3  # heartbeat timeouts without a sign of life from the other host
 LONGEST_SILENCE = 3600.0  # seconds; the kernel accepts it, and nobody needs more
 LASTING = 5.0  # seconds after which the pause is reset; longer than any pause, so that rivals for one address back off
-
-
-class AuthenticationFailed(MinflinkError):
-    code = "rpc-authentication"
-    consequence = Consequence.FATAL
-
-
-class Challenge(msgspec.Struct, frozen=True):
-    version: int
-    nonce: bytes
-
-
-class Hello(msgspec.Struct, frozen=True):
-    address: str
-    nonce: bytes
-    proof: bytes
-
-
-class Welcome(msgspec.Struct, frozen=True):
-    proof: bytes
-
-
-def _proof(secret: bytes, role: bytes, challenge: Challenge, address: str, nonce: bytes) -> bytes:
-    return hmac.digest(secret, b"\0".join((role, challenge.nonce, nonce, address.encode())), hashlib.sha256)
 
 
 class RpcServer(Component):
@@ -82,6 +56,7 @@ class RpcServer(Component):
         host: str = "127.0.0.1",
         ports: Sequence[int] = (0,),
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
+        spoken: ProtocolRange = SPOKEN,
         on_disconnect: Callable[[Address], None] = lambda _: None,
     ) -> None:
         super().__init__("rpc server")
@@ -90,6 +65,7 @@ class RpcServer(Component):
         self._host = host
         self._ports = ports  # tried in this order; 0 takes any free one
         self._silence = SILENT_TIMEOUTS * heartbeat_timeout
+        self._spoken = spoken
         self._on_disconnect = on_disconnect
         self._port = 0
         self._servers: list[asyncio.Server] = []
@@ -110,8 +86,7 @@ class RpcServer(Component):
             server.close()
 
     async def _stop(self) -> None:
-        for connection in list(self._connections.values()):
-            await connection.aclose()
+        await asyncio.gather(*(connection.aclose() for connection in self._connections.values()))
         for server in self._servers:
             await server.wait_closed()
         self._servers = []
@@ -119,8 +94,8 @@ class RpcServer(Component):
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT):
-                address = await self._greet(reader, writer)
-        except HANDSHAKE_FAULTS as error:
+                address, protocol = await handshake.greet(reader, writer, secret=self._secret, spoken=self._spoken)
+        except handshake.FAULTS as error:
             log.warning("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
             writer.close()
             return
@@ -128,7 +103,14 @@ class RpcServer(Component):
             writer.close()
             return
         _tune(writer, self._silence)
-        connection = Connection(reader, writer, local=self._network.mailbox, name=address)
+        connection = Connection(
+            reader,
+            writer,
+            local=self._network.mailbox,
+            name=address,
+            protocol=protocol,
+            unreadable=self._network.unreadable,
+        )
         if (old := self._connections.get(address)) is not None:  # the TaskManager has lost it, or was cut off
             self.tasks.job(f"close the replaced connection of {address}", old.aclose())
         self._connections[address] = connection
@@ -153,27 +135,15 @@ class RpcServer(Component):
         del self._connections[address]
         return True
 
-    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Address:
-        challenge = Challenge(PROTOCOL_VERSION, secrets.token_bytes(32))
-        write_frame(writer, msgspec.msgpack.encode(challenge))
-        hello = msgspec.msgpack.decode(await read_frame(reader, HANDSHAKE_LIMIT), type=Hello)
-        wanted = _proof(self._secret, b"client", challenge, hello.address, hello.nonce)
-        if not hmac.compare_digest(wanted, hello.proof):
-            raise AuthenticationFailed(f"{hello.address[:80]!r} does not know the cluster's secret")
-        kind, _, resource_id = hello.address.partition("/")
-        if kind != "taskmanager":
-            raise AuthenticationFailed(f"{hello.address[:80]!r} is no TaskManager's address")
-        parse_resource_id(resource_id)
-        reply = Welcome(_proof(self._secret, b"server", challenge, hello.address, hello.nonce))
-        write_frame(writer, msgspec.msgpack.encode(reply))
-        await writer.drain()
-        return Address(hello.address)
-
 
 class RpcUplink(Component):
     """The TaskManager's side: keeps one connection to its daemon and reconnects with backoff, forever.
 
     A connection is cut if the daemon's host gives no sign of life for a few heartbeat timeouts (seconds).
+
+    If there are `others`, one daemon of them all leads, and only that one lets TaskManagers connect. All are tried at
+    the same time, so one whose host is gone delays nobody. A daemon that says nothing for a heartbeat timeout may have
+    been replaced: then the others are tried first.
     """
 
     def __init__(
@@ -185,14 +155,18 @@ class RpcUplink(Component):
         host: str,
         port: int,
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
+        others: Sequence[tuple[str, int]] = (),
+        spoken: ProtocolRange = SPOKEN,
     ) -> None:
         super().__init__("rpc uplink")
         self._network = network
         self._address = address
         self._secret = secret
-        self._host = host
-        self._port = port
+        self._places = [(host, port), *(place for place in others if place != (host, port))]
+        self._heartbeat_timeout = heartbeat_timeout
         self._silence = SILENT_TIMEOUTS * heartbeat_timeout
+        self._longest = RECONNECT_LONGEST if len(self._places) == 1 else RECONNECT_TO_ONE_OF_MANY  # seconds
+        self._spoken = spoken
         self._connection: Connection | None = None
         self.connected = asyncio.Event()
 
@@ -205,65 +179,105 @@ class RpcUplink(Component):
             self._connection = None
 
     async def _keep_connected(self) -> None:
-        pause = RECONNECT_FIRST
         clock = asyncio.get_running_loop().time
+        pause = RECONNECT_FIRST
+        silent: _Place | None = None  # the last daemon, if it fell silent
+        while True:
+            (host, port), connection = await self._first_connection(silent)
+            connected = clock()
+            silent = (host, port) if await self._use(connection) else None
+            log.info("the connection to the daemon ended", host=host, port=port)
+            if clock() - connected > LASTING:
+                pause = RECONNECT_FIRST
+                continue
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self._longest)
+
+    async def _first_connection(self, silent: _Place | None) -> tuple[_Place, Connection]:
+        """Return the first connection that one of the daemons accepts. The silent one is tried a little later."""
+        tries = {
+            asyncio.create_task(self._accepted(place, after=HEAD_START * (place == silent))): place
+            for place in self._places
+        }
+        found: asyncio.Task[Connection] | None = None
+        try:
+            done, _ = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
+            found = done.pop()
+            return tries[found], found.result()
+        finally:
+            for each in tries:
+                each.cancel()
+            await asyncio.wait(tries)
+            for each in tries:
+                if each is not found and not each.cancelled() and each.exception() is None:
+                    await each.result().aclose()  # it was too late
+
+    async def _accepted(self, place: _Place, *, after: float) -> Connection:
+        """Try to connect to one daemon until it accepts."""
+        host, port = place
+        pause = RECONNECT_FIRST
+        await asyncio.sleep(after)
         while True:
             try:
-                connection = await self._connect()
-            except HANDSHAKE_FAULTS as error:
-                log.info("no connection to the daemon", host=self._host, port=self._port, error=str(error))
-            else:
-                connected = clock()
-                await self._use(connection)
-                log.info("the connection to the daemon ended", host=self._host, port=self._port)
-                if clock() - connected > LASTING:
-                    pause = RECONNECT_FIRST
-                    continue
+                return await self._connect(host, port)
+            except handshake.FAULTS as error:
+                tell = log.warning if isinstance(error, ProtocolMismatch) else log.info
+                tell("no connection to the daemon", host=host, port=port, error=str(error))
             await asyncio.sleep(pause)
-            pause = min(pause * 2, RECONNECT_LONGEST)
+            pause = min(pause * 2, self._longest)
 
-    async def _use(self, connection: Connection) -> None:
+    async def _use(self, connection: Connection) -> bool:
+        """Use a connection until it ends. Return whether that is because the daemon has fallen silent."""
         self._connection = connection
         self._network.default_route(connection)
         self.connected.set()
         try:
+            if len(self._places) > 1:
+                return await self._wait_until_silent(connection)
             await connection.wait_closed()
+            return False
         finally:
             self.connected.clear()
             self._network.default_route(None)
             await connection.aclose()
 
-    async def _connect(self) -> Connection:
+    async def _wait_until_silent(self, connection: Connection) -> bool:
+        """Return True if the daemon says nothing for a heartbeat timeout, False if the connection is closed."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while not connection.closed:
+            left = max(began, connection.heard_at) + self._heartbeat_timeout - clock()
+            if left <= 0:
+                log.warning("the daemon says nothing; another one may lead", connection=connection.name)
+                return True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await connection.wait_closed()
+        return False
+
+    async def _connect(self, host: str, port: int) -> Connection:
         async with asyncio.timeout(HANDSHAKE_TIMEOUT):
-            reader, writer = await asyncio.open_connection(self._host, self._port)
+            reader, writer = await asyncio.open_connection(host, port)
             try:
-                await self._prove(reader, writer)
+                protocol = await handshake.introduce(
+                    reader, writer, secret=self._secret, address=self._address, spoken=self._spoken
+                )
             except BaseException:
                 writer.close()
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
                 raise
         _tune(writer, self._silence)
-        connection = Connection(reader, writer, local=self._network.mailbox, name=f"daemon {self._host}:{self._port}")
+        connection = Connection(
+            reader,
+            writer,
+            local=self._network.mailbox,
+            name=f"daemon {host}:{port}",
+            protocol=protocol,
+            unreadable=self._network.unreadable,
+        )
         connection.start()
         return connection
-
-    async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        challenge = msgspec.msgpack.decode(await read_frame(reader, HANDSHAKE_LIMIT), type=Challenge)
-        if challenge.version != PROTOCOL_VERSION:
-            raise ProtocolError(
-                f"the daemon speaks version {challenge.version} of the protocol, this process {PROTOCOL_VERSION}",
-                hint="run the same version of minflinkd on both sides",
-            )
-        nonce = secrets.token_bytes(32)
-        proof = _proof(self._secret, b"client", challenge, self._address, nonce)
-        write_frame(writer, msgspec.msgpack.encode(Hello(self._address, nonce, proof)))
-        try:
-            welcome = msgspec.msgpack.decode(await read_frame(reader, HANDSHAKE_LIMIT), type=Welcome)
-        except asyncio.IncompleteReadError as error:
-            raise Unreachable("the daemon refused the handshake", hint="is it the same cluster secret?") from error
-        if not hmac.compare_digest(_proof(self._secret, b"server", challenge, self._address, nonce), welcome.proof):
-            raise AuthenticationFailed("the daemon does not know the cluster's secret")
 
 
 def _tune(writer: asyncio.StreamWriter, silence: float) -> None:

@@ -34,6 +34,10 @@ class Consequence(StrEnum):
     FENCED = "fenced"  # the sender (or the receiver) acts for a replaced leader
     FATAL = "fatal"  # retrying does not help; somebody must act
 
+    @classmethod
+    def _missing_(cls, value: object) -> Consequence:
+        return cls.RETRYABLE  # sent by a later version: no job ends because of a word that is not known here
+
 
 class Kind(StrEnum):
     """What an error is about, for decisions to which the consequence is not enough. Most errors are OTHER."""
@@ -43,6 +47,7 @@ class Kind(StrEnum):
     NOT_FOUND = "not-found"  # what the request names does not exist, or no longer
     CONFLICT = "conflict"  # it exists, but its state does not allow the request
     STOPPING = "stopping"  # the daemon ends: it undoes what is under way, and takes nothing new
+    NO_LEADER = "no-leader"  # no daemon leads at the moment: nothing of the request was done
     CLUSTER = "cluster"  # a process is away, busy or replaced, or slots were taken back; no job is at fault
     SESSION_LOST = "session-lost"  # all tasks in a TaskManager's Spark session ended with it
     SESSION_TAKEN = "session-taken"  # the session holds what keeps the job out; another session may have room

@@ -62,6 +62,11 @@ class IdSource:
         return LeaderId(f"{self._epoch:08x}{self._leaders:08x}{self.hex(64)}")
 
 
+def epoch_of(leader_id: LeaderId | None) -> int:
+    """Return the epoch of the daemon's leadership under which the id was made (A11); 0 if it does not say."""
+    return int(leader_id[:8], 16) if leader_id is not None and _HEX32.fullmatch(leader_id) else 0
+
+
 @dataclass(frozen=True)
 class Chance:
     """The randomness that a job's decisions may use. It is injected, so that a seed repeats a run exactly."""

@@ -20,6 +20,7 @@ from minflinkd.storage.interface import (
     StorageError,
     StorageUnavailable,
 )
+from minflinkd.storage.leading import WrittenByLeader
 from minflinkd.storage.location import Location
 from minflinkd.storage.masking import Mask, secrets_of
 from minflinkd.storage.options import CommonOptions, InvalidStorageOption, common, for_scheme, parse
@@ -44,12 +45,15 @@ class UnknownScheme(StorageError):
 class Storages:
     """All storage of one process. Created once, passed to those who need it, closed when the process ends."""
 
-    def __init__(self, options: Mapping[str, str] | None = None) -> None:
+    def __init__(self, options: Mapping[str, str] | None = None, *, leads: Callable[[], bool] | None = None) -> None:
         """`options` are the values below `storage.`, by `<scheme>.<option>`. Raises InvalidStorageOption.
+
+        With `leads`, everything that changes something is refused while it returns False (`storage.leading`).
 
         Imports the backends of these schemes now rather than at first use, because that may take a second.
         """
         self._options = dict(options or {})
+        self._leads = leads
         self._plugins: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=GROUP)}
         self._rivals = _rivals()
         self._mask = Mask(secrets_of(self._options))
@@ -75,7 +79,7 @@ class Storages:
 
     def add(self, storage: Storage) -> None:
         """Use this instance for its schemes. Its requests are counted, but have no retries and no time limits."""
-        self._open.update(dict.fromkeys(storage.scheme, RecordedStorage(storage)))
+        self._open.update(dict.fromkeys(storage.scheme, RecordedStorage(self._while_leading(storage))))
 
     def statistics(self) -> dict[str, StorageStatistics]:
         """Return the requests so far of the backends in use, each under the first of its schemes (S6)."""
@@ -111,7 +115,7 @@ class Storages:
         every, own = self._options_of(kind)
         make: Callable[[msgspec.Struct], Storage] = kind
         try:
-            return ResilientStorage(make(own), every, self._mask)
+            return ResilientStorage(self._while_leading(make(own)), every, self._mask)
         except MinflinkError as error:
             failure = error
         except Exception as error:
@@ -130,7 +134,10 @@ class Storages:
             raise UnknownScheme(f"no storage backend for {scheme}://; fsspec can read it with a package", hint=missing)
         every, own = common(for_scheme(self._options, scheme), scheme)
         options = parse(FsspecOptions, own, scheme)
-        return ResilientStorage(FsspecStorage(options, scheme=scheme), every, self._mask)
+        return ResilientStorage(self._while_leading(FsspecStorage(options, scheme=scheme)), every, self._mask)
+
+    def _while_leading(self, storage: Storage) -> Storage:
+        return storage if self._leads is None else WrittenByLeader(storage, self._leads)
 
     def _options_of(self, kind: type[Storage]) -> tuple[CommonOptions, msgspec.Struct]:
         name = kind.scheme[0]

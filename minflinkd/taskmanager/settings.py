@@ -12,6 +12,7 @@ import msgspec
 
 from minflinkd.config import Config
 from minflinkd.config import directories as where
+from minflinkd.config.values import socket_addresses
 from minflinkd.runtime import homes
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import ResourceId, parse_resource_id
@@ -30,6 +31,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     resource_id: ResourceId
     daemon_host: str
     daemon_port: int
+    daemon_addresses: list[tuple[str, int]] = []  # of all daemons of the cluster, if there may be several
     secret_file: str
     slots: int
     working_directory: str  # used by this TaskManager only; removed with it
@@ -70,6 +72,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     file_merging_max_space_amplification: float = 1.3
     checkpoints_retained: int = 1  # for a job that does not set it
     local_recovery_max_size: int = 10 * 1024**3  # bytes of copies of snapshots; 0: none
+    min_free_space: int = 256 * 1024**2  # bytes on the disks that a task writes to
     log_json: bool = False
     log_level: str = "INFO"
 
@@ -104,6 +107,7 @@ def settings_of(
         resource_id=resource_id,
         daemon_host=daemon.host,
         daemon_port=daemon.port,
+        daemon_addresses=socket_addresses(config.jobmanager.rpc_addresses),
         secret_file=str(daemon.secret_file),
         slots=options.number_of_task_slots,
         working_directory=str(directory),
@@ -144,6 +148,7 @@ def settings_of(
         file_merging_max_space_amplification=config.checkpointing.max_space_amplification,
         checkpoints_retained=config.checkpointing.num_retained,
         local_recovery_max_size=options.local_recovery_max_size if options.local_recovery else 0,
+        min_free_space=options.min_free_space,
         log_json=config.log.format.value == "json",
         log_level=config.log.level.value,
     )

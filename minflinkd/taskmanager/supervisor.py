@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import structlog
 
+from minflinkd import __version__
 from minflinkd.blob.access import access_token
 from minflinkd.blob.cache import BlobCache
 from minflinkd.blob.client import BlobClient
@@ -68,6 +69,7 @@ class TaskManager(Component):
             secret=secret,
             host=settings.daemon_host,
             port=settings.daemon_port,
+            others=settings.daemon_addresses,
             heartbeat_timeout=settings.heartbeat_timeout,
         )
         self._storages = Storages(settings.storage)
@@ -116,7 +118,7 @@ class TaskManager(Component):
             network=self._offloading,
             clock=clock,
             keeper=self._keeper,
-            deployer=Deployer(self._storages, self._blobs, copies, self._mirrors),
+            deployer=Deployer(self._storages, self._blobs, copies, self._mirrors, settings.min_free_space),
             merging=FileMerging(
                 limits=CompactionLimits(
                     max_file_size=settings.file_merging_max_file_size,
@@ -203,6 +205,7 @@ class TaskManager(Component):
             report=TaskManagerReport(resource_id=settings.resource_id, slots=(), session=self._keeper.phase),
             standalone=settings.standalone,
             nonce=IdSource().hex(),
+            build=__version__,
         )
         waits = SlotOptions(
             heartbeat_timeout=settings.heartbeat_timeout,

@@ -1,4 +1,4 @@
-"""What the TaskManager does for jobs: attempts, snapshots, analysis. This is the supervisor's side of it.
+"""What the TaskManager does for jobs: attempts and their snapshots. This is the supervisor's side of it.
 
 `core.TaskManagerCore` decides about slots, JobMasters and the registration. This module carries out its decisions about
 tasks, and reports the results back to it. Events in the session child arrive as notices.
@@ -7,7 +7,6 @@ tasks, and reports the results back to it. Events in the session child arrive as
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +15,17 @@ from typing import Any, Protocol
 import structlog
 from msgspec.structs import replace as copy
 
-from minflinkd.blob.keys import BlobKey
 from minflinkd.filemerging.policy import FileMerging
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.network import Address, Fenced, Network, task_manager
+from minflinkd.rpc.network import Network, task_manager
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.errors import ErrorInfo, RemoteError, error_info
-from minflinkd.runtime.ids import AttemptId, JobId, LeaderId
+from minflinkd.runtime.errors import ErrorInfo, error_info
+from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, TaskId
+from minflinkd.taskmanager.attempts.analysis import Analyses
 from minflinkd.taskmanager.attempts.attempt import Attempt
 from minflinkd.taskmanager.attempts.collected import CollectedRows
 from minflinkd.taskmanager.attempts.deployment import Deployer, attempt_directory, remove_exchanges
-from minflinkd.taskmanager.attempts.sink_paths import sink_path_faults
 from minflinkd.taskmanager.attempts.snapshotting import Snapshots
 from minflinkd.taskmanager.attempts.stopping import Stopping, remove_all
 from minflinkd.taskmanager.child import protocol as sp
@@ -37,12 +35,11 @@ from minflinkd.taskmanager.metrics import merging_metrics
 from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore
 from minflinkd.taskmanager.slots.core_driver import OwnCommand, TaskManagerDriver
 from minflinkd.taskmanager.slots.events import Adopted, EndTasks, ForgetJob, StartTask
-from minflinkd.taskmanager.slots.job_masters import JobMasterSilent, deliver
+from minflinkd.taskmanager.slots.job_masters import JobMasters
 
 log = structlog.get_logger(__name__)
 
-ANALYSIS_TIMEOUT = 110.0  # seconds
-DRAIN_TIMEOUT = 15.0
+DRAIN_TIMEOUT = 15.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +85,11 @@ class TaskExecutor(Component):
         self.attempts: dict[AttemptId, Attempt] = {}
         self.core = core
         self._process = process
-        self._network = network
         self._clock = clock
         self._keeper = keeper
         self._deployer = deployer
         self._options = options
-        waits = core.slots.options
-        self._patience = waits.heartbeat_timeout + waits.hold_timeout  # with silent JobMasters
+        self._job_masters = JobMasters(core, network, clock)
         self._rising: dict[AttemptId, asyncio.Task[None]] = {}
         self._endings: dict[AttemptId, asyncio.Task[None]] = {}
         self._collected = CollectedRows(keeper.session)
@@ -111,10 +106,18 @@ class TaskExecutor(Component):
             storages=deployer.storages,
             local=deployer.snapshots,
             session=keeper.session,
-            deliver=self._deliver,
+            deliver=self._job_masters.deliver,
             merging=merging,
             num_retained=options.num_retained,
             tasks=self.tasks,
+        )
+        self._analyses = Analyses(
+            keeper=keeper,
+            deployer=deployer,
+            directory=options.state_directory,
+            begins=lambda job: self._driver.decide(lambda now: core.analysing(job.job_id, now, job.libraries)),
+            ends=lambda job_id: self._driver.inform(lambda now: core.analysed(job_id, now)),
+            is_deployed=lambda job_id: any(a.deployment.job.job_id == job_id for a in self.attempts.values()),
         )
         self._driver = TaskManagerDriver(
             self.core,
@@ -135,7 +138,7 @@ class TaskExecutor(Component):
         self.mailbox.on_accepted(m.NotifyCheckpointComplete, self._checkpoint_complete)
         self.mailbox.on_accepted(m.NotifyCheckpointAborted, self._checkpoint_aborted)
         # Whoever sends these, they do no harm.
-        self.mailbox.on(m.AnalyzeJob, self._analyze)
+        self.mailbox.on(m.AnalyzeJob, self._analyses.analyze)
         self.mailbox.on(m.ReadCollected, self._read_collected)
 
     async def _start(self) -> None:
@@ -162,6 +165,7 @@ class TaskExecutor(Component):
                     if attempt is not None and self._begin_end(attempt):
                         log.info("a task ends", attempt=attempt_id, reason=reason)
             case ForgetJob(job_id):
+                self._drop_untold(job_id)
                 if not self.core.is_analysing(job_id):  # otherwise the end of the analysis emits another ForgetJob
                     self.tasks.job(f"forget {job_id}", self._forget_job(job_id))
             case RenewSession(reason):
@@ -180,11 +184,20 @@ class TaskExecutor(Component):
         return request
 
     def _offered(self, offers: tuple[m.SlotOffer, ...]) -> tuple[m.OfferedTask, ...]:
-        """Return the tasks on these slots that were not told to end."""
+        """Return the tasks on these slots that were not told to end, and those that failed while nobody led the job."""
         slots = {offer.allocation_id for offer in offers}
-        running = [a for a, r in self.core.slots.attempts.items() if r.allocation_id in slots and not r.ending]
-        live = [self.attempts[a] for a in sorted(running) if a in self.attempts and a not in self._endings]
-        return tuple(a.offered(self._snapshots.taking(a)) for a in live)
+        running = {a for a, r in self.core.slots.attempts.items() if r.allocation_id in slots and not r.ending}
+        live = {a for a in running if a in self.attempts and a not in self._endings}
+        failed = {a for a, one in self.attempts.items() if one.deployment.allocation_id in slots and self._missed(one)}
+        return tuple(
+            one.offered(self._snapshots.taking(one)) for a, one in sorted(self.attempts.items()) if a in live | failed
+        )
+
+    def _missed(self, attempt: Attempt) -> bool:
+        """Whether it has failed, and the present JobMaster can only learn that from an offer (A14a)."""
+        job = self.core.slots.jobs.get(attempt.deployment.job.job_id)
+        replaced = job is not None and job.leader != attempt.leader
+        return attempt.status.state is m.TaskState.FAILED and (attempt.untold or replaced)
 
     def _told(self, report: m.TaskManagerReport) -> m.TaskManagerReport:
         """Return the report with the values that are measured rather than decided."""
@@ -193,7 +206,8 @@ class TaskExecutor(Component):
 
     async def _heartbeat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
         tasks = tuple(a.status for a in self.attempts.values() if a.deployment.job.job_id == request.job_id)
-        return m.JobHeartbeatAnswer(allocations=self.core.slots.kept_for(request.job_id), tasks=tasks)
+        kept = self.core.slots.kept_for(request.job_id)
+        return m.JobHeartbeatAnswer(allocations=kept, tasks=tasks, draining=self.core.draining)
 
     async def _free_slots(self, request: m.FreeSlots) -> m.Done:
         """Answer after everything on the slots has ended, so that they are free."""
@@ -206,39 +220,12 @@ class TaskExecutor(Component):
             await remove_all([self._deployer.snapshots.forget_job(job_id)])
         await self._deployer.blobs.forget_job(job_id)
 
-    # --- analysis ------------------------------------------------------------------------------------------------
-
-    async def _analyze(self, request: m.AnalyzeJob) -> m.Analysis:
-        session = self._keeper.session()
-        job = request.job
-        self._driver.decide(lambda now: self.core.analysing(job.job_id, now, job.libraries))
-        try:
-            artifacts = await self._deployer.artifacts(job)
-            try:
-                directory = attempt_directory(self._options.state_directory, f"analysis-{secrets.token_hex(8)}")
-                async with self._deployer.described(request.held, directory) as held:
-                    question = sp.AnalyzeTasks(job=job, tasks=request.tasks, artifacts=artifacts, held=held)
-                    analysis = await session.ask(question, ANALYSIS_TIMEOUT)
-                faults = await sink_path_faults(self._deployer.storages, job, request.tasks)
-                analysis = copy(analysis, faults=(*analysis.faults, *faults))
-            finally:
-                self._release_artifacts(job)
-        finally:
-            # Unless the job is deployed here, its artifacts are removed after a while.
-            self._driver.inform(lambda now: self.core.analysed(job.job_id, now))
-        if analysis.faults and not any(a.deployment.job.job_id == job.job_id for a in self.attempts.values()):
-            await self._deployer.blobs.forget_job(job.job_id)
-        return analysis
-
-    def _release_artifacts(self, job: m.JobContext) -> None:
-        for artifact in job.artifacts:
-            self._deployer.blobs.release(job.job_id, BlobKey.parse(artifact.key))
-
     # --- attempts ------------------------------------------------------------------------------------------------
 
     def _deploy(self, request: m.DeployTask) -> None:
         directory = attempt_directory(self._options.state_directory, request.attempt_id)
         attempt = Attempt.of(request, directory, self._keeper.generation)
+        self._drop_untold(request.job.job_id, request.task.id)
         self.attempts[request.attempt_id] = attempt
         # Other log lines name only the attempt. This one says which job it belongs to.
         log.info("a task is deployed", job=request.job.job_id, task=request.task.id, attempt=request.attempt_id)
@@ -280,6 +267,8 @@ class TaskExecutor(Component):
         if attempt is not None:
             await self._snapshots.commit_at_end(attempt, request.completed)
             await self._end(attempt)
+            if attempt.status.state is m.TaskState.FAILED:  # whoever cancels it knows, or need not
+                self.attempts.pop(request.attempt_id, None)
         return m.Done()
 
     async def _read_collected(self, request: m.ReadCollected) -> m.Collected:
@@ -333,44 +322,20 @@ class TaskExecutor(Component):
     def _release_artifacts_of(self, attempt: Attempt) -> None:
         if attempt.holds_artifacts:
             attempt.holds_artifacts = False
-            self._release_artifacts(attempt.deployment.job)
+            self._deployer.release_artifacts(attempt.deployment.job)
 
     async def _tell_statuses(self, attempt: Attempt) -> None:
-        """Report every change of state until the JobMaster has answered the last one (m12, J7)."""
-        while True:
-            await attempt.changed.wait()
-            attempt.changed.clear()
-            status = attempt.status
-            changed = m.TaskStateChanged(resource_id=self.resource_id, status=status)
-            try:
-                await self._deliver(attempt, changed)
-            except (RemoteError, Fenced, JobMasterSilent) as error:
-                log.info("a status was not taken", attempt=status.attempt_id, state=status.state, error=str(error))
-            if status.state is attempt.status.state and attempt.ended:
-                del self.attempts[status.attempt_id]
-                return
+        """Report every change of state. A failure that no JobMaster has heard of is offered to the next one."""
+        await self._job_masters.tell_statuses(attempt)
+        if not attempt.untold:
+            self.attempts.pop(attempt.deployment.attempt_id, None)
 
-    async def _deliver(self, attempt: Attempt, request: m.Request[m.Done]) -> None:
-        """Send the request to the JobMaster that the attempt has now, and to no later one.
-
-        Raises RemoteError, Fenced, JobMasterSilent.
-        """
-        leader = attempt.leader
-        await deliver(
-            self._network,
-            self._clock,
-            request,
-            target=lambda: self._job_master_of(attempt, leader),
-            fence=leader,
-            patience=self._patience,
-        )
-
-    def _job_master_of(self, attempt: Attempt, leader: LeaderId) -> Address | None:
-        """Return the address of this JobMaster of the attempt's job, or None if it no longer leads the job."""
-        job = self.core.slots.jobs.get(attempt.deployment.job.job_id)
-        if job is None or job.ended or job.leader != leader:
-            return None
-        return Address(job.address)
+    def _drop_untold(self, job_id: JobId, task_id: TaskId | None = None) -> None:
+        """Forget failures that nobody need hear of any more: of this task, or of all tasks of the job."""
+        for attempt_id, attempt in list(self.attempts.items()):
+            deployed = attempt.deployment
+            if attempt.untold and deployed.job.job_id == job_id and task_id in (None, deployed.task.id):
+                del self.attempts[attempt_id]
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -430,13 +395,15 @@ class TaskExecutor(Component):
             self._begin_end(attempt, notice.error)
 
     def batch_finished(self, generation: int, notice: sp.BatchFinished) -> None:
-        self._progress(self._of(generation, notice.attempt_id), notice.metrics)
+        attempt = self._of(generation, notice.attempt_id)
+        if attempt is not None:
+            self._job_masters.tell_progress(attempt, notice.metrics)
 
     def input_ended(self, generation: int, notice: sp.InputEnded) -> None:
         attempt = self._of(generation, notice.attempt_id)
         if attempt is None:
             return
-        self._progress(attempt, notice.metrics)
+        self._job_masters.tell_progress(attempt, notice.metrics)
         attempt.input_ended = True
         if attempt.status.state is m.TaskState.RUNNING:
             attempt.to(m.TaskState.INPUT_ENDED)
@@ -444,12 +411,3 @@ class TaskExecutor(Component):
     def _of(self, generation: int, attempt_id: AttemptId) -> Attempt | None:
         attempt = self.attempts.get(attempt_id)
         return attempt if attempt is not None and attempt.generation == generation else None
-
-    def _progress(self, attempt: Attempt | None, metrics: m.TaskMetrics) -> None:
-        if attempt is None:
-            return
-        attempt.progressed(metrics)
-        address = self._job_master_of(attempt, attempt.leader)
-        if address is not None:
-            progress = m.TaskProgress(attempt_id=attempt.deployment.attempt_id, metrics=metrics)
-            self._network.tell(address, progress, fence=attempt.leader)

@@ -13,11 +13,13 @@ from structlog.testing import capture_logs
 from minflinkd.blob.client import BlobClient
 from minflinkd.blob.errors import BlobUnauthorized
 from minflinkd.blob.keys import BlobKind
-from minflinkd.cli.client import Client, Refused
+from minflinkd.cli.client import Client
+from minflinkd.cli.endpoint import Refused
 from minflinkd.cli.submission import submit
 from minflinkd.config import load_config
-from minflinkd.daemon import MEETING_FILE, READY_FILE, Daemon, MeetingPoint
+from minflinkd.daemon import MEETING_FILE, READY_FILE, Daemon
 from minflinkd.ha.embedded import StateDirectory, StateDirectoryTaken
+from minflinkd.ha.meeting_point import MeetingPoint
 from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.runtime.errors import Consequence
 from minflinkd.runtime.ids import ResourceId
@@ -66,6 +68,19 @@ async def test_a_daemon_takes_no_port_that_its_options_do_not_allow(tmp_path: Pa
     assert await _rpc_port_of_a_daemon(tmp_path, **{"jobmanager.rpc.port": f"{other}-{other + 50}"}) != first
 
 
+async def test_a_daemon_without_an_election_is_the_leader_that_it_shows(tmp_path: Path) -> None:
+    """A10, A13: the epoch grows with each start, and there are no standbys."""
+    epochs = []
+    for _ in range(2):
+        async with _daemon(tmp_path) as daemon, Client(daemon.info.url) as client:
+            shown = (await client.overview()).minflinkd
+            assert shown.leader is not None
+            assert (shown.leader.url, shown.standbys) == (daemon.info.url, ())
+            assert f"minflinkd_leadership_epoch {shown.leader.epoch}.0" in daemon.metrics.render().decode()
+            epochs.append(shown.leader.epoch)
+    assert epochs[1] > epochs[0]
+
+
 @pytest.mark.parametrize("option", ["execution.checkpointing.dir", "high-availability.storageDir"])
 async def test_a_daemon_does_not_start_where_a_check_of_its_storage_fails(tmp_path: Path, option: str) -> None:
     """The error names the check, in the words of docs/storage.md."""
@@ -74,7 +89,7 @@ async def test_a_daemon_does_not_start_where_a_check_of_its_storage_fails(tmp_pa
         await daemon.start()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", msgspec.json.encode(MeetingPoint(0, "0.0.1"))])
+@pytest.mark.parametrize("content", [b"", b"{", b'{"port":0,"version":"0.0.1"}'])
 async def test_an_unreadable_or_foreign_meeting_point_is_replaced(tmp_path: Path, content: bytes) -> None:
     """If the file is torn, only the TaskManagers that would come back to its port are lost (A12)."""
     (tmp_path / MEETING_FILE).write_bytes(content)

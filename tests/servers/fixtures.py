@@ -22,6 +22,7 @@ from tests.servers.postgres import Postgres
 from tests.servers.process import Server
 from tests.servers.s3 import Moto, SeaweedFS
 from tests.servers.sftp import Sftp
+from tests.servers.zookeeper import Ensemble, ZooKeeper
 
 S = TypeVar("S", bound=Server)
 
@@ -88,6 +89,30 @@ async def postgres(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Po
 async def kafka(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tansu]:
     async with running(Tansu, tmp_path_factory.mktemp("kafka")) as server:
         yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ZooKeeper]:
+    async with running(ZooKeeper, tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def own_zookeeper(tmp_path: Path) -> AsyncIterator[ZooKeeper]:
+    async with running(ZooKeeper, tmp_path / "zookeeper") as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def ensemble(tmp_path: Path) -> AsyncIterator[Ensemble]:
+    if reason := ZooKeeper.missing():
+        pytest.skip(reason)
+    three = Ensemble(tmp_path / "zookeeper")
+    try:
+        await three.start()
+        yield three
+    finally:
+        await three.kill()
 
 
 @pytest_asyncio.fixture

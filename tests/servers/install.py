@@ -87,6 +87,12 @@ def sftp() -> None:
     need("sshd", "openssh-server")
 
 
+def systemd() -> None:
+    """Boots the units under test in namespaces of their own."""
+    need("systemd-nspawn", "systemd-container")
+    need("dbus-daemon", "dbus")
+
+
 def kafka() -> None:
     """The jars are named one by one, because the registries do not have all of them for every release of Spark."""
     artifacts = (
@@ -151,6 +157,7 @@ SERVERS: dict[str, Callable[[], None]] = {
     "postgres": postgres,
     "kafka": kafka,
     "sftp": sftp,
+    "systemd": systemd,
 }
 
 

@@ -88,6 +88,10 @@ class Server(ABC):
         return f"http://{HOST}:{self.port}"
 
     @property
+    def runs(self) -> bool:
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
@@ -101,7 +105,7 @@ class Server(ABC):
     async def start(self) -> None:
         """Start the server on free ports. Return when it is ready."""
         for attempt in range(1, _STARTS + 1):
-            self._ports = _free_ports(self.port_names)
+            self._ports = free_ports(self.port_names)
             try:
                 await self._start()
                 break
@@ -165,7 +169,7 @@ async def responds(url: str) -> bool:
         return response.ok
 
 
-def _free_ports(names: Sequence[str]) -> dict[str, int]:
+def free_ports(names: Sequence[str]) -> dict[str, int]:
     ports: dict[str, int] = {}
     while len(ports) < len(names):
         port = random.SystemRandom().choice(_PORTS)

@@ -42,14 +42,14 @@ async def test_a_wait_in_vain_ends_and_names_what_it_was_for() -> None:
 @pytest.mark.looptime
 async def test_without_words_the_condition_itself_is_shown() -> None:
     beats = 2
-    with pytest.raises(WaitedInVain, match=re.escape("in vain for: await until(lambda: beats == 3)")):
-        await until(lambda: beats == 3)
+    with pytest.raises(WaitedInVain, match=re.escape("in vain for: await until(lambda: beats == 3, timeout=1)")):
+        await until(lambda: beats == 3, timeout=1)
 
     def agreed(number: int) -> bool:
         return number == beats + 1
 
     with pytest.raises(WaitedInVain, match="agreed"):
-        await until(partial(agreed, 2))
+        await until(partial(agreed, 2), timeout=1)
 
 
 def test_a_thread_waits_without_an_event_loop() -> None:

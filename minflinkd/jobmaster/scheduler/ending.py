@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace as copy
 
 from minflinkd.jobmaster.scheduler import events as ev
-from minflinkd.jobmaster.scheduler.phases import Ended, Settling, StoodDown, Stopping, WaitingForSlots
+from minflinkd.jobmaster.scheduler.phases import Ended, Settling, StandingDown, StoodDown, Stopping, WaitingForSlots
 from minflinkd.jobmaster.scheduler.running import give_back
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduler.step import Step
@@ -15,8 +15,8 @@ from minflinkd.runtime.errors import ErrorInfo
 _UNSETTLED = "the sinks could not be settled; what is staged stays, and so do the job's checkpoints: "
 
 
-def advance_standing_down(this: Step) -> None:
-    if this.state.all_gone:
+def advance_standing_down(this: Step, phase: StandingDown) -> None:
+    if this.state.all_gone and this.now >= phase.not_before:
         this.enter(StoodDown())
         this.commands.append(ev.StoodDown())
 

@@ -59,6 +59,15 @@ class SlotsOffered:
     offers: tuple[SlotOffer, ...]
     data_url: str = ""
     tasks: tuple[OfferedTask, ...] = ()  # that run there
+    draining: bool = False  # as in `Draining`
+
+
+@dataclass(frozen=True)
+class Draining:
+    """The TaskManager says whether it is drained. If so, nothing is deployed there any more (A15b)."""
+
+    resource_id: ResourceId
+    draining: bool
 
 
 @dataclass(frozen=True)
@@ -172,8 +181,8 @@ class RescaleCheckpointFailed:
 class SlotsReserved:
     """Another version will follow and wants this many slots for each group.
 
-    The job asks for them while this version runs. If `groups` is empty, no version follows, and the job wants no more
-    slots than its own.
+    The job asks for them while this version runs. So it does for slots in place of those on TaskManagers that are
+    drained (A15b). If `groups` is empty, no version follows, and the job wants no more slots than its own.
     """
 
     groups: Mapping[str, int] = field(default_factory=dict)
@@ -223,6 +232,7 @@ Event = (
     Started
     | CheckpointCompleted
     | SlotsOffered
+    | Draining
     | SlotsGone
     | TaskManagerGone
     | NeedsAnswered

@@ -15,6 +15,8 @@ from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler import placement, reconciling, slot_pool
 from minflinkd.jobmaster.scheduler.execution import Execution
 from minflinkd.jobmaster.scheduler.phases import (
+    FoundTask,
+    Reconciling,
     Settling,
     StandingDown,
     StoodDown,
@@ -29,6 +31,8 @@ from minflinkd.jobmaster.scheduler.streak import Failure
 from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
+
+UNEXPLAINED = ErrorInfo(code="internal", message="the task failed and did not say why", kind=Kind.UNFORESEEN)
 
 # --- causes ----------------------------------------------------------------------------------------------------------
 
@@ -53,6 +57,20 @@ def attempt_failed(this: Step, attempt_id: AttemptId, error: ErrorInfo) -> None:
         allocations = pool.on(resource)
         this.set(pool=slot_pool.dropped(pool, allocations))
         this.commands.append(ev.FreeAllocations(address, allocations, job_ended=False))
+
+
+def found_failed(this: Step, found: FoundTask) -> None:
+    """A task failed while no JobMaster led the job. The failure counts as if one had been told at once (A14a)."""
+    status = found.task.status
+    record = FailureRecord(
+        timestamp_ms=0,
+        error=status.error or UNEXPLAINED,
+        task_id=status.task_id,
+        task_name=this.state.tasks[status.task_id].name,
+        attempt_id=status.attempt_id,
+        resource_id=found.resource_id,
+    )
+    fail(this, record, {status.task_id})
 
 
 def _session_is_useless(state: JobState, error: ErrorInfo) -> bool:
@@ -216,9 +234,10 @@ def _undo_growth(this: Step, record: FailureRecord) -> None:
 
 def stand_down(this: Step) -> None:
     """Stop everything. Another JobMaster brings up what follows, on the slots that are held."""
+    phase = this.state.phase
     reconciling.give_up(this)
     this.stop(this.state.tasks)
-    this.enter(StandingDown())
+    this.enter(StandingDown(phase.until if isinstance(phase, Reconciling) else 0.0))
 
 
 def end(this: Step, outcome: JobStatus) -> None:

@@ -7,6 +7,7 @@ What a phase does has its own module; `failover` decides what a failure means, `
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from minflinkd.jobmaster.scheduler import (
@@ -40,8 +41,8 @@ from minflinkd.jobmaster.scheduler.state import JobState, Takeover
 from minflinkd.jobmaster.scheduler.step import Step
 from minflinkd.rpc.jobs import ExecutionState, FailureRecord, JobStatus
 from minflinkd.rpc.messages import TaskState, TaskStatus
-from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind
-from minflinkd.runtime.ids import AttemptId, Chance
+from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.ids import AllocationId, AttemptId, Chance
 
 _REPORTED = {
     TaskState.DEPLOYING: ExecutionState.DEPLOYING,
@@ -57,7 +58,6 @@ _RANK = (
     ExecutionState.RUNNING,
 )
 _OVER = frozenset({TaskState.CANCELED, TaskState.FAILED})
-_UNEXPLAINED = ErrorInfo(code="internal", message="the task failed and did not say why", kind=Kind.UNFORESEEN)
 _TASK_LOST = ErrorInfo(
     code="task-lost",
     message="the TaskManager does not run the task any more",
@@ -94,6 +94,8 @@ def next_wakeup(state: JobState, now: float) -> float | None:
             times = running.next_wakeup(state, phase)
         case Rescaling(before):
             times = running.next_wakeup(state, before)
+        case StandingDown(not_before):
+            times = (not_before,)
         case Stopping():
             times = (ending.settling_due(state),)
     # Every step checks the time. What is still overdue after a step waits for an event.
@@ -104,7 +106,8 @@ def _advance(this: Step) -> None:
     """Do what has become possible in this phase."""
     match this.state.phase:
         case Reconciling() as phase:
-            reconciling.advance(this, phase)
+            for failed in reconciling.advance(this, phase):
+                failover.found_failed(this, failed)
         case WaitingForSlots() as phase:
             waiting.advance(this, phase)
         case ComingUp():
@@ -113,8 +116,8 @@ def _advance(this: Step) -> None:
             running.advance(this, phase)
         case Rescaling(before):
             running.note_progress(this, before)
-        case StandingDown():
-            ending.advance_standing_down(this)
+        case StandingDown() as phase:
+            ending.advance_standing_down(this, phase)
         case Stopping() as phase:
             ending.advance_stopping(this, phase)
         case Initializing() | FindingRestorePoint() | StoodDown() | Settling() | Ended():
@@ -139,6 +142,8 @@ def _react(this: Step, event: ev.Event) -> None:
             this.set(on_trial=False)
         case ev.SlotsReserved(groups):
             reserving.reserve(this, groups)
+        case ev.Draining(resource_id, draining):
+            this.set(pool=slot_pool.drained(this.state.pool, resource_id, draining))
         case ev.SinksSettled(error):
             if isinstance(phase := this.state.phase, Settling):
                 ending.settled(this, phase, error)
@@ -230,6 +235,8 @@ def _slots_changed(this: Step, event: ev.SlotsOffered | ev.SlotsGone | ev.TaskMa
         case ev.TaskManagerGone(resource_id, reason):
             failover.task_manager_gone(this, resource_id, reason)
         case ev.NeedsAnswered(refused, why, largest):
+            # A job that runs goes on, and waits for what is refused as for the rest.
+            why = {**why, **{need: reason for need, reason in refused.items() if need in state.pool.needs}}
             if (why, largest) != (state.waiting, state.largest):
                 this.set(waiting=why, largest=largest)
             if isinstance(state.phase, WaitingForSlots | FindingRestorePoint):
@@ -240,8 +247,11 @@ def _slots_offered(this: Step, event: ev.SlotsOffered) -> None:
     state, phase, takeover = this.state, this.state.phase, this.state.takeover
     if isinstance(phase, Settling) or (isinstance(phase, Stopping) and takeover is None):
         return
-    in_use = {task.allocation_id for task in event.tasks} if isinstance(phase, Reconciling) else ()
-    pool = slot_pool.offered(state.pool, event.resource_id, event.address, event.offers, event.data_url, in_use=in_use)
+    in_use: Collection[AllocationId] = ()
+    if isinstance(phase, Reconciling):
+        in_use = {task.allocation_id for task in event.tasks if task.status.state not in _OVER}
+    pool = slot_pool.drained(state.pool, event.resource_id, event.draining)
+    pool = slot_pool.offered(pool, event.resource_id, event.address, event.offers, event.data_url, in_use=in_use)
     this.set(pool=pool, takeover=None if takeover is None else replace(takeover, offered_at=this.now))
     if isinstance(phase, Reconciling):
         reconciling.offered(this, phase, event)
@@ -292,7 +302,7 @@ def _task_changed(this: Step, status: TaskStatus) -> None:
     if execution is None or not execution.on_task_manager:
         return
     if status.state is TaskState.FAILED:
-        failover.attempt_failed(this, status.attempt_id, status.error or _UNEXPLAINED)
+        failover.attempt_failed(this, status.attempt_id, status.error or failover.UNEXPLAINED)
         return
     if status.state is TaskState.CANCELED:
         _attempt_gone(this, status.attempt_id)

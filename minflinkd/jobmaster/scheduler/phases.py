@@ -104,7 +104,12 @@ class Rescaling:
 
 @dataclass(frozen=True)
 class StandingDown:
-    """The tasks end, and another JobMaster brings up what follows (H3)."""
+    """The tasks end, and another JobMaster brings up what follows (H3).
+
+    Before `not_before`, TaskManagers may still come with tasks of an earlier JobMaster, which must end as well (A14c).
+    """
+
+    not_before: float = 0.0
 
 
 @dataclass(frozen=True)

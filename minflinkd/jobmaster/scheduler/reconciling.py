@@ -33,19 +33,25 @@ def begin(this: Step, predecessors: Predecessors) -> None:
 
 
 def offered(this: Step, phase: Reconciling, event: ev.SlotsOffered) -> None:
-    """Note the tasks of an offer. Of two attempts of a task, the later one counts."""
+    """Note the tasks of an offer. Of two attempts of a task, the later one counts: see `_deployed`."""
     found = dict(phase.found)
     for task in event.tasks:
         task_id = task.status.task_id
         one, other = FoundTask(task, event.resource_id, event.address), found.get(task_id)
         if other is not None and other.task.status.attempt_id != task.status.attempt_id:
-            earlier, one = sorted((one, other), key=lambda f: (f.task.attempt_number, f.task.status.attempt_id))
+            earlier, one = sorted((one, other), key=_deployed)
             _dismiss(this, earlier)
         if task_id in this.state.tasks and one.task.status.attempt_id not in this.state.leaving:
             found[task_id] = one
         else:
             _dismiss(this, one)
     this.enter(replace(phase, found=found))
+
+
+def _deployed(found: FoundTask) -> tuple[object, ...]:
+    """Return what sorts attempts of a task by when they were deployed. Each JobMaster counts them from 0."""
+    task = found.task
+    return task.deployed_by, task.attempt_number, task.status.attempt_id
 
 
 def dismiss_strangers(this: Step, event: ev.SlotsOffered) -> None:
@@ -78,17 +84,21 @@ def give_up(this: Step) -> None:
             _dismiss(this, found)
 
 
-def advance(this: Step, phase: Reconciling) -> None:
-    """Adopt what may be adopted, once every task was found or the time for finding them is over."""
+def advance(this: Step, phase: Reconciling) -> tuple[FoundTask, ...]:
+    """Adopt what may be adopted, once every task was found or the time for finding them is over.
+
+    Return the tasks that failed while nobody led the job. The caller does about them what a failure asks for.
+    """
     if phase.found.keys() < this.state.tasks.keys() and this.now < phase.until:
-        return
+        return ()
     tasks, placement = _adoptable(this.state, phase)
+    failed = tuple(f for t, f in sorted(phase.found.items()) if _has_failed(this.state, phase.predecessors, t, f))
     for task_id, found in sorted(phase.found.items()):
         if task_id not in tasks:
             _dismiss(this, found)
     if not tasks:
         this.enter(WaitingForSlots())
-        return
+        return failed
     adopted = [phase.found[task_id] for task_id in sorted(tasks)]
     for found in adopted:
         this.put(Execution.adopted(found.task, found.resource_id, found.address, this.now))
@@ -102,9 +112,12 @@ def advance(this: Step, phase: Reconciling) -> None:
     )
     if tasks == this.state.tasks.keys():
         running.begin(this)
+    elif failed:
+        this.enter(WaitingForSlots())
     else:
         missing = ", ".join(sorted(this.state.tasks[t].name for t in this.state.tasks.keys() - tasks))
         this.restart(WaitingForSlots(), cause=f"not adopted from the JobMaster before: {missing}"[:300])
+    return failed
 
 
 def _dismiss(this: Step, found: FoundTask) -> None:
@@ -126,17 +139,27 @@ def _adoptable(state: JobState, phase: Reconciling) -> tuple[frozenset[TaskId], 
 
 
 def _is_current(state: JobState, before: Predecessors, task_id: TaskId, found: FoundTask) -> bool:
-    task = found.task
-    attempt = task.status.attempt_id
-    held = state.pool.held.get(task.allocation_id)
+    held = state.pool.held.get(found.task.allocation_id)
     return (
-        task.status.state in _RUNS
-        and task.version == before.version
-        and task.parallelism <= state.tasks[task_id].parallelism
-        and (task.restored == before.latest or attempt in before.attempts)
-        and task.stops_at not in before.completed  # otherwise it processes nothing any more
+        found.task.status.state in _RUNS
+        and _is_trusted(state, before, task_id, found)
         and held is not None
         and held.resource_id == found.resource_id
+    )
+
+
+def _has_failed(state: JobState, before: Predecessors, task_id: TaskId, found: FoundTask) -> bool:
+    """Whether the job would run this attempt, had it not failed. The failure of a replaced one concerns nobody."""
+    return found.task.status.state is TaskState.FAILED and _is_trusted(state, before, task_id, found)
+
+
+def _is_trusted(state: JobState, before: Predecessors, task_id: TaskId, found: FoundTask) -> bool:
+    task = found.task
+    return (
+        task.version == before.version
+        and task.parallelism <= state.tasks[task_id].parallelism
+        and (task.restored == before.latest or task.status.attempt_id in before.attempts)
+        and task.stops_at not in before.completed  # otherwise it processes nothing any more
     )
 
 

@@ -1,11 +1,15 @@
-"""Slots that the next version of the job wants, held while this version runs (H4)."""
+"""Slots that the next version of the job wants, held while this version runs (H4).
+
+If the job is to leave TaskManagers that are drained, these are all slots that it has there, on other TaskManagers
+(A15b).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from minflinkd.jobmaster.scheduler.sizing import plan_anew
+from minflinkd.jobmaster.scheduler.sizing import groups_leaving, plan_anew
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduler.step import Step
 
@@ -15,7 +19,8 @@ def reserve(this: Step, groups: Mapping[str, int]) -> None:
     state = this.state
     own = state.pool.groups if state.reserving is None else state.reserving
     wider = {g: replace(own[g], desired=n) for g, n in groups.items() if g in own and n > own[g].desired}
-    this.set(pool=replace(state.pool, groups={**own, **wider}), reserving=own if wider else None)
+    wanted = bool(wider) or (bool(groups) and bool(groups_leaving(state)))
+    this.set(pool=replace(state.pool, groups={**own, **wider}), reserving=own if wanted else None)
 
 
 def has_reserved(state: JobState) -> bool:
@@ -35,11 +40,13 @@ def wider_than_any(state: JobState) -> tuple[str, int] | None:
 
 
 def _reserved(state: JobState) -> dict[str, int]:
-    """Return the groups for which more slots were asked than the job wants for itself, and how many.
+    """Return the groups for which other or more slots were asked than the job has, and how many.
 
-    The other groups may lack slots, as the job runs with fewer than it wants: that does not concern the next version.
+    Those that leave a TaskManager want as many as they run with. The others may lack slots, as the job runs with fewer
+    than it wants: that does not concern the next version.
     """
     if state.reserving is None:
         return {}
     own, groups = state.reserving, state.pool.groups
-    return {g: bounds.desired for g, bounds in groups.items() if bounds.desired > own[g].desired}
+    moved = {g: state.placement[g].parallelism for g in groups_leaving(state)}
+    return moved | {g: bounds.desired for g, bounds in groups.items() if bounds.desired > own[g].desired}

@@ -73,7 +73,8 @@ def next_wakeup(state: JobState, running: Running) -> tuple[float | None, ...]:
 def _use_slots(this: Step, running: Running) -> Running:
     """Note which slots are unused, and give back those that have been idle for a while.
 
-    Slots reserved for another version are neither used nor given back.
+    Those of TaskManagers that are drained are given back at once. Slots reserved for another version are neither used
+    nor given back.
     """
     state = this.state
     if state.reserving is not None:
@@ -86,7 +87,8 @@ def _use_slots(this: Step, running: Running) -> Running:
     used = {a for p in (state.placement, better if growing else {}) for share in p.values() for a in share.allocations}
     wide = {} if growing else slot_pool.surplus(state.pool, state.placement)
     idle = {a: running.idle.get(a, this.now) for a in sorted(state.pool.held) if a not in used or a in wide}
-    over = [a for a, since in idle.items() if this.now - since >= state.options.slot_idle_timeout]
+    drained = {a for a in idle if state.pool.held[a].resource_id in state.pool.draining and a not in wide}
+    over = [a for a, since in idle.items() if a in drained or this.now - since >= state.options.slot_idle_timeout]
     _give_back_idle(this, over, wide)
     return _noted(this, running, growth, {a: since for a, since in idle.items() if a not in over})
 

@@ -6,7 +6,7 @@ parallelism suffices. It keeps asking for the missing slots, so that it can grow
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from minflinkd.jobmaster.scheduler.placement import Bounds, Placement, place
 from minflinkd.jobmaster.scheduler.slot_pool import Want
@@ -26,15 +26,34 @@ def plan(state: JobState) -> Placement:
     """Return a placement for deploying the idle tasks now, while the other tasks stay as they are."""
     fixed = _groups_up(state)
     if not state.narrowed:
-        return place(state.pool.groups, state.pool.holdings, present=state.placement, fixed=fixed)
+        return _place(state, state.pool.groups, present=state.placement, fixed=fixed)
     present = {**state.proven_on, **{group: state.placement[group] for group in fixed}}
     groups = {g: _no_wider(b, state.proven.get(g, b.desired)) for g, b in state.pool.groups.items()}
-    return place(groups, state.pool.holdings, present=present, fixed=fixed)
+    return _place(state, groups, present=present, fixed=fixed)
+
+
+def _place(
+    state: JobState,
+    groups: Mapping[str, Bounds],
+    *,
+    present: Placement,
+    fixed: Collection[str] = (),
+    divide: bool = True,
+) -> Placement:
+    pool = state.pool
+    return place(groups, pool.holdings, present=present, fixed=fixed, divide=divide, draining=pool.draining)
 
 
 def _groups_up(state: JobState) -> frozenset[str]:
     """Return the groups of which some task is up, or coming up. They stay where they are."""
     return frozenset(state.group_of(e.task_id) for e in state.live if e.state is not ExecutionState.CANCELING)
+
+
+def groups_leaving(state: JobState) -> frozenset[str]:
+    """Return the groups of a running job that run on TaskManagers that are drained (A15b)."""
+    if state.running is None:
+        return frozenset()
+    return frozenset(g for g, share in state.placement.items() if share.resource_id in state.pool.draining)
 
 
 def _no_wider(bounds: Bounds, width: int) -> Bounds:
@@ -43,7 +62,7 @@ def _no_wider(bounds: Bounds, width: int) -> Bounds:
 
 def plan_anew(state: JobState) -> Placement:
     """Return the best placement that would be possible if all tasks were stopped."""
-    return place(state.pool.groups, state.pool.holdings, present=state.placement)
+    return _place(state, state.pool.groups, present=state.placement)
 
 
 def lean(state: JobState, now: float) -> bool:
@@ -64,12 +83,16 @@ def _target(state: JobState, group: str, now: float) -> int:
 
 
 def wants(state: JobState, now: float) -> Mapping[str, Want]:
-    """Return the missing slots by group. A group that has some wants more beside them, or all of them elsewhere."""
+    """Return the missing slots by group. A group that has some wants more beside them, or all of them elsewhere.
+
+    A group on a TaskManager that is drained wants all of them elsewhere, once it is asked to leave or is not up (A15b).
+    """
     groups = state.pool.groups
-    up = {group: state.placement[group].parallelism for group in _groups_up(state)}
+    leaving = groups_leaving(state) if state.reserving is not None else frozenset()
+    up = {group: state.placement[group].parallelism for group in _groups_up(state) - leaving}
     # A running group keeps its slots. Another one on its TaskManager must ask for its own.
     full = [g for g, width in up.items() if width >= groups[g].desired]
-    firm = place(groups, state.pool.holdings, present=state.placement, fixed=full, divide=False)
+    firm = _place(state, groups, present=state.placement, fixed=full, divide=False)
     found: dict[str, Want] = {}
     for group, bounds in groups.items():
         share = firm.get(group)

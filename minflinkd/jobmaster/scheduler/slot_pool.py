@@ -54,6 +54,7 @@ class SlotPool:
     held: Mapping[AllocationId, Held] = field(default_factory=dict)
     gone: tuple[AllocationId, ...] = ()  # lost or given back; never taken again
     version: int = 0  # of the declaration; grows with every change to it
+    draining: frozenset[ResourceId] = frozenset()  # TaskManagers that the job is to leave (A15b)
 
     def declaration(self) -> tuple[SlotNeed, ...]:
         return tuple(
@@ -118,8 +119,8 @@ def offered(
 ) -> SlotPool:
     """Return the pool with the accepted part of an offer: what it asked for, and what serves it as well (R13).
 
-    It refuses the rest. Allocations `in_use` carry tasks that may be adopted, and are accepted too. It does not take
-    back an allocation that it once gave up.
+    It refuses the rest, and what a TaskManager that is drained offers. Allocations `in_use` carry tasks that may be
+    adopted, and are accepted in any case. It does not take back an allocation that it once gave up.
     """
     # What was asked for first, then the largest: the rest may no longer be needed.
     for offer in sorted(offers, key=lambda o: (o.allocation_id not in pool.needs, -len(o.slots), o.allocation_id)):
@@ -130,6 +131,8 @@ def offered(
         needs = {a: n for a, n in pool.needs.items() if a != allocation}
         held = {**pool.held, allocation: Held(offer.slots, resource_id, address, data_url)}
         richer = replace(pool, needs=needs, held=held, version=pool.version + 1)
+        if resource_id in pool.draining and allocation not in in_use:
+            continue
         asked = need is not None and need.want.served_by(resource_id, len(offer.slots))
         if asked or allocation in in_use or _reach(richer) > _reach(pool):
             pool = richer
@@ -137,7 +140,14 @@ def offered(
 
 
 def _reach(pool: SlotPool) -> int:
-    return total(place(pool.groups, pool.holdings, present={}))
+    return total(place(pool.groups, pool.holdings, present={}, draining=pool.draining))
+
+
+def drained(pool: SlotPool, resource_id: ResourceId, draining: bool) -> SlotPool:
+    """Return the pool after the TaskManager said whether it is drained."""
+    if (resource_id in pool.draining) is draining:
+        return pool
+    return replace(pool, draining=pool.draining ^ {resource_id})
 
 
 def dropped(pool: SlotPool, allocations: tuple[AllocationId, ...]) -> SlotPool:

@@ -29,7 +29,10 @@ from minflinkd.rest.schemas.cluster import (
     DaemonInfo,
     DashboardConfiguration,
     Features,
+    HandoverInfo,
     Health,
+    LeaderInfo,
+    StandbyInfo,
     StartingInfo,
 )
 from minflinkd.rest.schemas.jobs import (
@@ -97,6 +100,7 @@ from minflinkd.rest.schemas.savepoints import (
 )
 from minflinkd.rest.schemas.taskmanagers import (
     AllocatedSlot,
+    Drain,
     HardwareInfo,
     Log,
     Logs,
@@ -130,6 +134,7 @@ __all__ = [
     "ConfigEntry",
     "DaemonInfo",
     "DashboardConfiguration",
+    "Drain",
     "Empty",
     "ErrorAnswer",
     "ErrorDetails",
@@ -140,6 +145,7 @@ __all__ = [
     "FailureCause",
     "Fault",
     "Features",
+    "HandoverInfo",
     "HardwareInfo",
     "Health",
     "HotRestartInfo",
@@ -157,6 +163,7 @@ __all__ = [
     "JobVertex",
     "JobsOverview",
     "LatestCheckpoints",
+    "LeaderInfo",
     "Log",
     "Logs",
     "MemoryConfiguration",
@@ -181,6 +188,7 @@ __all__ = [
     "SettingDiff",
     "SinkInfo",
     "SlotHolder",
+    "StandbyInfo",
     "StartingInfo",
     "StateCounts",
     "StateDiff",

@@ -34,8 +34,23 @@ class StartingInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     since: int
 
 
+class LeaderInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    name: str  # host and process
+    url: str
+    since: int
+    epoch: int  # higher than that of every leader before
+
+
+class StandbyInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    name: str
+    url: str
+
+
 class ClusterInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     version: str
+    leader: LeaderInfo | None = None  # the daemon that answers; None: an earlier version, which does not say
+    standbys: tuple[StandbyInfo, ...] = ()
+    trouble: str = ""  # with the coordination service: the leader stops acting unless that ends soon
     starting: tuple[StartingInfo, ...]
     taskmanagers_lost: int
     pending_needs: int
@@ -56,6 +71,10 @@ class ClusterOverview(Answer, frozen=True, kw_only=True, rename="kebab"):
     minflinkd: ClusterInfo
 
 
+class HandoverInfo(Answer, frozen=True, kw_only=True):
+    pid: int  # of the daemon that is ending
+
+
 class ConfigEntry(Answer, frozen=True, kw_only=True):
     key: str
     value: str
@@ -64,4 +83,5 @@ class ConfigEntry(Answer, frozen=True, kw_only=True):
 class Health(Answer, frozen=True, kw_only=True):
     live: bool
     ready: bool
+    role: str = "leading"  # or standby
     reasons: tuple[str, ...] = ()  # why it is not ready

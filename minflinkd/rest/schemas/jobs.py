@@ -126,7 +126,7 @@ class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     watermark: int | None
     first_batch: float | None  # milliseconds from the deployment to the end of the first micro-batch
     output_backlog: int  # bytes in its exchange that some reader still needs
-    backpressured: bool  # held back by its readers
+    backpressured: bool  # held back by its readers, or by a disk that is nearly full
     phases: dict[str, float]  # seconds
 
 

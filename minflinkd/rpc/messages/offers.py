@@ -5,7 +5,7 @@ from __future__ import annotations
 from minflinkd.rpc.messages.base import Message, Request
 from minflinkd.rpc.messages.tasks import ExchangeSource, TaskStatus
 from minflinkd.rpc.snapshot import NO_ROWS, RowCounts
-from minflinkd.runtime.ids import AllocationId, JobId, ResourceId
+from minflinkd.runtime.ids import AllocationId, JobId, LeaderId, ResourceId
 
 
 class SlotOffer(Message, frozen=True):
@@ -18,7 +18,7 @@ class OfferedTask(Message, frozen=True):
 
     status: TaskStatus
     allocation_id: AllocationId
-    attempt_number: int
+    attempt_number: int  # each JobMaster counts from 0
     parallelism: int
     version: str  # of the graph that it was built from, as in JobContext
     restored: int = 0  # the checkpoint of its own job that it started from; 0: none
@@ -27,6 +27,7 @@ class OfferedTask(Message, frozen=True):
     pending: tuple[int, ...] = ()  # checkpoints that it has begun, and whose end it was not told
     stops_at: int = 0  # one of them, or one that it published: it processes nothing after it, unless it is aborted
     draining: bool = False  # its sources stop at what they saw when they were told
+    deployed_by: LeaderId = LeaderId("")  # the JobMaster that deployed it, whoever has adopted it since
 
 
 class OffersAccepted(Message, frozen=True):
@@ -45,3 +46,4 @@ class OfferSlots(Request[OffersAccepted], frozen=True):
     data_url: str = ""  # tasks on other TaskManagers read this one's exchanges there
     job_id: JobId | None = None
     tasks: tuple[OfferedTask, ...] = ()  # those on these allocations that do not end already
+    draining: bool = False  # only slots on which such tasks run on are of use

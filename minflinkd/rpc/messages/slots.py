@@ -50,6 +50,8 @@ class TaskManagerReport(Message, frozen=True):
     session_slow: str = ""  # a warning that the current start takes long
     session_steps: int = 0  # progress of all starts so far: while it grows, a slow start does not hang
     session_aged: bool = False  # over a limit on threads, descriptors or memory: replaced when idle (R6a)
+    analysing: bool = False  # its session analyses a submitted job, so it is not idle
+    draining: bool = False  # it gives out no slots, and ends once all are free (A15b)
     dedicated_to: JobId | None = None  # `isolation: job`: no other job gets slots here
     libraries: tuple[Library, ...] = ()  # those that its session holds, or will hold (B31)
     version: int = 0  # of the slot table; a report with an earlier version than the last one is ignored (R8)
@@ -69,6 +71,10 @@ class TaskManagerInfo(Message, frozen=True):
     log_directory: str
     report: TaskManagerReport
     start_phases: dict[str, float] = {}  # seconds from process start to: session, first_job, warm
+    build: str = ""  # as in RegisterTaskManager
+    standalone: bool = False
+    drained: bool = False  # it was told to, even if it has not reported it yet
+    held_by: dict[JobId, str] = {}  # while it is drained: the jobs on it, and why they are still there
 
 
 class Registered(Message, frozen=True):
@@ -95,6 +101,7 @@ class RegisterTaskManager(Request[Registered], frozen=True):
     standalone: bool = False  # started by hand or by systemd: not stopped when idle, not restarted
     nonce: str = ""  # identifies the process: a new one may have the pid of the previous one
     data_url: str = ""  # of its data endpoint
+    build: str = ""  # its version of minflinkd; an earlier daemon's TaskManagers may have another one than the daemon
 
 
 class HeartbeatAnswer(Message, frozen=True):
@@ -248,6 +255,36 @@ class RenewSession(Request[Done], frozen=True):
     """RM -> TM: replace the session child (R6a). Refused with `conflict` if a slot is taken."""
 
     reason: str
+
+
+class DrainTaskManager(Request[Done], frozen=True):
+    """An operator -> RM: no slot of this TaskManager is given any more. Its jobs move away, and it ends (A15b).
+
+    With `undo`, it is used as before. Refused with `not-found` if it is not registered.
+    """
+
+    resource_id: ResourceId
+    undo: bool = False
+
+
+class SetDraining(Request[TaskManagerReport], frozen=True):
+    """RM -> TM: from now on, be drained or not. Its reports say so from then on, also to the next ResourceManager."""
+
+    draining: bool
+    number: int  # grows with every request of this ResourceManager; an earlier one than the last changes nothing
+
+
+class JobsHeld(Message, frozen=True):
+    why: dict[JobId, str] = {}  # why each job is still there; "" while it moves
+
+
+class MoveJobs(Request[JobsHeld], frozen=True):
+    """RM -> Dispatcher: these jobs hold slots of TaskManagers that are drained, and shall leave them.
+
+    Answered at once. It is repeated with every heartbeat interval, and names all such jobs.
+    """
+
+    jobs: tuple[JobId, ...]
 
 
 class ExitTaskManager(Request[Done], frozen=True):

@@ -133,6 +133,7 @@ class JobHeartbeatAnswer(Message, frozen=True):
 
     allocations: tuple[AllocationId, ...]
     tasks: tuple[TaskStatus, ...]
+    draining: bool = False  # the TaskManager is drained: tasks that run go on, but none is deployed there any more
 
 
 class HeartbeatFromJobMaster(Request[JobHeartbeatAnswer], frozen=True):

@@ -47,6 +47,7 @@ class Deployer:
     blobs: BlobCache
     snapshots: LocalSnapshots
     mirrors: Mirrors
+    min_free: int = 0  # bytes; see `RunTask`
 
     async def bring_up(self, attempt: Attempt, session: SessionProcess) -> dict[str, float]:
         """Bring the attempt up until its query is active. Return the seconds per phase. Raises any MinflinkError."""
@@ -73,6 +74,7 @@ class Deployer:
             artifacts=artifacts,
             inputs=tuple(self._input(attempt, source) for source in deployment.inputs),
             output=self._output(attempt),
+            min_free=self.min_free,
         )
         running = await session.ask(request, REPARTITION_TIMEOUT if _is_rescaled(deployment) else RUN_TIMEOUT)
         if running.moved:
@@ -83,7 +85,7 @@ class Deployer:
     async def artifacts(self, job: JobContext) -> dict[str, str]:
         """Return name -> verified local path of each artifact.
 
-        The caller holds a reference to each until it releases it. Raises ArtifactUnavailable.
+        The caller holds a reference to each until `release_artifacts`. Raises ArtifactUnavailable.
         """
         held: list[BlobKey] = []
 
@@ -105,6 +107,11 @@ class Deployer:
             for key in held:
                 self.blobs.release(job.job_id, key)
             raise
+
+    def release_artifacts(self, job: JobContext) -> None:
+        """Release what `artifacts` has returned."""
+        for artifact in job.artifacts:
+            self.blobs.release(job.job_id, BlobKey.parse(artifact.key))
 
     @asynccontextmanager
     async def described(

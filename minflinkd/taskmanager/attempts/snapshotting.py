@@ -210,7 +210,9 @@ class Snapshots:
             if number in attempt.aborted:  # otherwise the coordinator may refer to the files
                 await asyncio.shield(self._discard(attempt, snapshot))
             raise
-        if refusal is not None and refusal.info().kind is Kind.NOT_FOUND:  # nothing refers to the files
+        if refusal is not None and refusal.info().kind is Kind.NOT_FOUND:
+            # The checkpoint has ended without it, and nothing refers to the files. Whoever was to say so may be dead.
+            await self._release(attempt, number)
             await self._discard(attempt, snapshot)
 
     async def _discard(self, attempt: Attempt, snapshot: TaskSnapshot) -> None:

@@ -139,6 +139,7 @@ class RunTask(Request[TaskRunning], frozen=True):
     artifacts: dict[str, str] = {}  # name -> local path
     inputs: tuple[InputChannel, ...] = ()
     output: OutputChannel | None = None
+    min_free: int = 0  # bytes that must be free on the disks it writes to before a micro-batch begins
 
 
 class TaskStopped(Message, frozen=True):

@@ -238,8 +238,13 @@ class TaskChannels:
         With `stop`, no further micro-batch begins. The one in progress belongs to the cut if it ends in time: otherwise
         the attempt's successor would have to repeat it. `planned` is the last micro-batch that Spark has begun to plan.
         If the task has inputs, their barriers determine the cut.
+
+        Checkpoints before `oldest` have ended. If the attempt has stopped at one of them, it goes on: that one failed,
+        and the abort was lost. After one that is complete nobody triggers another.
         """
         with self._lock:
+            if self._closed_after is not None and self._closed_after < oldest:
+                self._closed_after = None
             self._targets[checkpoint_id] = target
             if stop:
                 self._stops.add(checkpoint_id)

@@ -18,7 +18,7 @@ from minflinkd.rpc.libraries import LibraryConflict, clash
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Unreachable
 from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Tell, Unknown, fenced
 from minflinkd.runtime.errors import Conflict, Consequence, Kind, MinflinkError
-from minflinkd.runtime.ids import AttemptId, JobId, LeaderId
+from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, epoch_of
 from minflinkd.runtime.machine import Machine
 from minflinkd.taskmanager.child.protocol import SessionLost
 from minflinkd.taskmanager.slots import events as ev
@@ -30,7 +30,7 @@ from minflinkd.taskmanager.slots.table import SlotTable
 
 OFFER_TIMEOUT = 2.0  # seconds
 
-FromResourceManager = m.AllocateSlots | m.JobMasterChanged | m.RenewSession | m.ExitTaskManager
+FromResourceManager = m.AllocateSlots | m.JobMasterChanged | m.RenewSession | m.SetDraining | m.ExitTaskManager
 AboutAttempts = (
     m.CancelTask | m.DrainTask | m.TriggerCheckpoint | m.NotifyCheckpointComplete | m.NotifyCheckpointAborted
 )
@@ -105,6 +105,8 @@ class TaskManagerCore:
     def __init__(self, hello: m.RegisterTaskManager, *, slots: int, options: TaskManagerOptions, now: float) -> None:
         self.resource_id = hello.report.resource_id
         self.session = Session()
+        self.draining = False
+        self._drain_asked: tuple[LeaderId, int] | None = None  # the last request that was followed
         self._hello = hello
         self._slots = Machine(
             Slots(options.slots, SlotTable(slots)),
@@ -123,6 +125,7 @@ class TaskManagerCore:
         self._session_version = 0
         self._renewing: int | None = None  # the session generation being replaced
         self._told = 0  # version of the last report that was sent
+        self._epoch = 0  # the latest of any leader that was heard
 
     # --- inspection ----------------------------------------------------------------------------------------------
 
@@ -150,6 +153,8 @@ class TaskManagerCore:
             # A session with libraries of jobs that are not here is replaced when idle, so that any job can use it
             # (B31).
             session_aged=session.aged or bool(table.loaded and not table.bindings and not self._analysing),
+            analysing=bool(self._analysing),
+            draining=self.draining,
             dedicated_to=table.dedicated_to,
             libraries=table.libraries,
             version=table.version + self._session_version,
@@ -225,15 +230,15 @@ class TaskManagerCore:
                 hint="another TaskManager can analyse the job",
             )
         self._analysing[job_id] += 1
+        self._session_version += 1
         self._feed(ev.Analysed(job_id, libraries), now)
         self._tell_changes()
 
     def analysed(self, job_id: JobId, now: float) -> None:
         """End an analysis. Blobs fetched for the job are deleted after a while unless the job is deployed here."""
         self._analysing -= Counter([job_id])
+        self._session_version += 1
         self._feed(ev.Analysed(job_id), now)
-        if self.slots.table.loaded:
-            self._session_version += 1  # the session may now count as aged
         self._tell_changes()
 
     # --- from the ResourceManager --------------------------------------------------------------------------------
@@ -245,6 +250,7 @@ class TaskManagerCore:
         """
         if fence is None or fence != self.registration.leader:
             raise fenced(Address(self._hello.address), message, fence)
+        self._heed(message, fence)
         match message:
             case m.AllocateSlots():
                 return self._allocate(message, now)
@@ -253,6 +259,8 @@ class TaskManagerCore:
                 return None
             case m.RenewSession():
                 self._renew(message)
+            case m.SetDraining():
+                return self._set_draining(message, fence)
             case m.ExitTaskManager():
                 self._commands.append(Exit(message.reason))
         return m.Done()
@@ -260,14 +268,25 @@ class TaskManagerCore:
     def _allocate(self, request: m.AllocateSlots, now: float) -> m.SlotAnswer:
         """m7, m8: Allocate slots.
 
-        New slots need a session that is ready; slots given earlier stay allocated without one.
+        New slots need a session that is ready, and a TaskManager that is not drained. Slots given earlier stay
+        allocated without either.
         """
         report = self.report()
-        if report.session is m.SessionPhase.READY or self.slots.is_allocated(request):
+        usable = report.session is m.SessionPhase.READY and not self.draining
+        if usable or self.slots.is_allocated(request):
             self._feed(ev.Allocate(request), now)
             report = self.report()
         self._told = max(self._told, report.version)
         return m.SlotAnswer(allocated=self.slots.is_allocated(request), report=report)
+
+    def _set_draining(self, request: m.SetDraining, leader: LeaderId) -> m.TaskManagerReport:
+        """A15b: While it is drained, it gives no slots, and JobMasters learn with the next heartbeat to leave."""
+        if self._drain_asked is None or (leader, request.number) > self._drain_asked:
+            self._drain_asked = leader, request.number
+            if request.draining is not self.draining:
+                self.draining = request.draining
+                self._session_version += 1
+        return self.report()
 
     def _renew(self, request: m.RenewSession) -> None:
         if self.slots.table.bindings:
@@ -289,6 +308,8 @@ class TaskManagerCore:
 
     def _announced(self, answer: m.Registered | m.HeartbeatAnswer, now: float) -> None:
         """R13: Note the leaders of the jobs that are named, and the jobs that have ended."""
+        if epoch_of(self.registration.leader) < self._epoch:
+            return  # A11b
         for job_id, leader in sorted(answer.job_masters.items()):
             self._feed(ev.Announced(job_id, leader), now)
         for job_id in answer.ended_jobs:
@@ -314,21 +335,37 @@ class TaskManagerCore:
                 unreachable = isinstance(error, Unreachable)
                 self._register(rg.BeatLost(number, str(error), unreachable), now)
 
+    # --- from whoever leads --------------------------------------------------------------------------------------
+
+    def _heed(self, message: m.Message, leader: LeaderId) -> None:
+        """A11b: Refuse what an earlier daemon sends, also for a job whose next JobMaster has not been heard yet."""
+        if epoch_of(leader) < self._epoch:
+            raise fenced(Address(self._hello.address), message, leader)
+        self._hear(leader)
+
+    def _hear(self, leader: LeaderId | None) -> None:
+        self._epoch = max(self._epoch, epoch_of(leader))
+
     # --- from JobMasters -----------------------------------------------------------------------------------------
 
     def _from_job_master(self, message: FromJobMaster, fence: LeaderId | None, now: float) -> Any:
-        """R1: Refuse earlier leaders of the job than the latest one known. A later leader takes over at once (R13)."""
+        """R1: Refuse earlier leaders of the job than the latest one known. A later leader takes over at once (R13).
+
+        After a registration with a new daemon, JobMasters of the daemon before are refused, too, although the new one's
+        may not have been heard of yet (A11b).
+        """
         job_id = message.job.job_id if isinstance(message, m.DeployTask) else message.job_id
         leader = fence or slot_machine.NOBODY
         known = self.slots.jobs.get(job_id)
         if known is not None and leader < known.leader:
             raise fenced(Address(self._hello.address), message, fence)
+        self._heed(message, leader)
         match message:
             case m.DeployTask():
                 self._deploy(message, leader, now)
             case m.HeartbeatFromJobMaster():
                 self._feed(ev.Beat(job_id, leader, message.allocations), now)
-                return m.JobHeartbeatAnswer(allocations=self.slots.kept_for(job_id), tasks=())
+                return m.JobHeartbeatAnswer(allocations=self.slots.kept_for(job_id), tasks=(), draining=self.draining)
             case m.FreeSlots():
                 self._feed(ev.Free(job_id, leader, message.allocations, message.job_ended, message.surplus), now)
             case m.CancelTask():
@@ -368,12 +405,15 @@ class TaskManagerCore:
             offers=command.offers,
             version=command.version,
             job_id=command.job_id,
+            draining=self.draining,
         )
         about = _Offer(command.job_id, command.version)
         return Ask(Address(command.address), request, OFFER_TIMEOUT, fence=command.leader, about=about)
 
     def _register(self, event: rg.Event, now: float) -> None:
-        for command in self._registration.feed(event, now):
+        commands = self._registration.feed(event, now)
+        self._hear(self.registration.leader)
+        for command in commands:
             match command:
                 case rg.Register(number):
                     hello = copy(self._hello, report=self.report())

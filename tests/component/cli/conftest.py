@@ -12,12 +12,14 @@ from click.testing import CliRunner, Result
 
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.cli.main import main
+from minflinkd.ha.service import Member
+from minflinkd.ha.standing import Standing
 from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
 from minflinkd.rest.server import Listening, LogSources, RestServer
 from minflinkd.rpc.local import LocalNetwork
-from tests.unit.rest.parties import Dispatcher, ResourceManager, TaskManager
+from tests.unit.rest.parties import STARTED, Dispatcher, ResourceManager, TaskManager
 
 T = TypeVar("T")
 
@@ -35,14 +37,24 @@ class RunningDaemon:
         self.blob_directory = blobs
         self.homes = blobs.parent / "taskmanagers"
         self.network = LocalNetwork()
+        self.handed_over = threading.Event()
+        self.epoch = 7
         self.dispatcher = Dispatcher(self.network)
         self.resource_manager = ResourceManager(self.network)
         self.task_manager = TaskManager(self.network)
         self.blobs = BlobServer(options=BlobOptions(directory=blobs), token="told by the HTTP endpoint")
         self.rest = RestServer(
-            Backend(self.network),
+            Backend(self.network, hand_over=self.handed_over.set),
             listening=Listening(host="127.0.0.1", port=0),
-            about=About(version="0.1.0", config_items=list, blob_url=lambda: self.blobs.url),
+            about=About(
+                version="0.1.0",
+                config_items=list,
+                blob_url=lambda: self.blobs.url,
+                standing=lambda: Standing(
+                    Member(name="alpha:17", url=self.url, leading_since_ms=STARTED, epoch=self.epoch),
+                    (Member(name="beta:18", url="http://beta:8081"),),
+                ),
+            ),
             metrics=Metrics(version="0.1.0"),
             blobs=self.blobs,
             logs=LogSources(ended=self.homes),

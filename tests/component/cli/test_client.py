@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import stamina
 
-from minflinkd.cli.client import DaemonUnreachable
+from minflinkd.cli.endpoint import DaemonUnreachable
 from minflinkd.client import Job, JobEndedBadly, NotEndedYet
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
 from minflinkd.rpc.jobs import JobStatus

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -129,6 +131,9 @@ def test_info_without_a_job_is_about_the_cluster(command: Command) -> None:
     shown = command("info").output
     assert "Jobs: 1 running, 0 finished, 0 canceled, 1 failed" in shown
     assert "Slots: 1 of 2 free" in shown
+    assert "Leader: alpha:17 since " in shown
+    assert "(epoch 7)" in shown
+    assert "Standby: beta:18 at http://beta:8081" in shown
     assert json.loads(command("info", "--json").output)["slots-total"] == 2
 
 
@@ -172,6 +177,15 @@ def test_cancel_waits_until_the_job_has_ended(command: Command, daemon: RunningD
     assert daemon.dispatcher.jobs[RUNNING].status is JobStatus.CANCELED
 
 
+def test_handover_asks_the_daemon_to_end_and_says_what_to_do_next(command: Command, daemon: RunningDaemon) -> None:
+    """The daemon here does not end, so the command does not wait (A15)."""
+    shown = command("handover", "--no-wait")
+    assert shown.exit_code == 0
+    assert f"(pid {os.getpid()}) is ending" in shown.output
+    assert "start the next daemon on the same state directory" in shown.output
+    assert daemon.handed_over.is_set()
+
+
 def test_cancelling_an_ended_job_is_a_conflict(command: Command) -> None:
     """The exit code is 5. With --json, stderr has the daemon's answer as the error (E10)."""
     shown = command("cancel", FAILED, "--json")
@@ -211,9 +225,13 @@ def test_a_job_without_a_collect_sink_has_collected_nothing(command: Command) ->
     assert (shown.exit_code, "has no collect sink" in shown.output) == (4, True)
 
 
-def test_taskmanagers_show_who_holds_their_slots(command: Command) -> None:
-    assert TM in command("taskmanagers").output
+def test_taskmanagers_show_who_holds_their_slots_and_their_versions(command: Command) -> None:
+    """After a restart with another version of minflinkd, TaskManagers of the version before go on (A15a)."""
+    listed = command("taskmanagers").output
+    assert TM in listed
+    assert re.search(r"VERSION.*\n.* 0\.0\.9 ", listed)
     shown = command("taskmanagers", TM[:6]).output
+    assert f"{TM}, minflinkd 0.0.9, pid 4711" in shown
     assert RUNNING in shown
     assert "free" in shown
     assert json.loads(command("taskmanagers", "--json").output)["taskmanagers"][0]["freeSlots"] == 1

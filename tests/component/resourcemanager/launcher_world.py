@@ -44,6 +44,7 @@ class Host:
         self.directory = directory / "taskmanagers"
         self.script = SLEEP
         self.grace = 0.2
+        self.leads = True
         self.exits: asyncio.Queue[tuple[ResourceId, str]] = asyncio.Queue()
         self.launcher = self.new_launcher()
 
@@ -54,6 +55,7 @@ class Host:
             on_exit=lambda resource_id, reason: self.exits.put_nowait((resource_id, reason)),
             grace=self.grace,
             extra_directories=lambda resource_id: (self.directory.parent / "scratch" / resource_id,),
+            leads=lambda: self.leads,
         )
 
     def command(self, resource_id: ResourceId, directory: Path) -> Sequence[str]:

@@ -291,3 +291,30 @@ async def test_systemds_variables_are_not_handed_on(host: Host, monkeypatch: pyt
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
     pid = await host.start()
     assert "NOTIFY_SOCKET" not in psutil.Process(pid).environ()
+
+
+async def test_a_daemon_that_leads_no_more_neither_starts_nor_ends_taskmanagers(host: Host) -> None:
+    """It was stopped for a minute and takes them for lost. The next leader has adopted their tasks (A11)."""
+    pid = await host.start()
+    host.leads = False
+    await host.launcher.stop(TM, kill=True)
+    await host.launcher.stop(TM)
+    await host.launcher.stop_all()
+    assert alive(pid)
+    with pytest.raises(StartFailed, match="leads no more"):
+        await host.launcher.start(OTHER)
+    host.leads = True
+    await host.launcher.stop(TM, kill=True)
+    assert not alive(pid)
+
+
+async def test_a_taskmanager_that_was_asked_to_end_is_not_killed_by_one_that_has_lost_the_lead(host: Host) -> None:
+    """The leadership ends within the grace period (A11)."""
+    pid = await host.start(STUBBORN)
+    stopping = asyncio.create_task(host.launcher.stop(TM))
+    await asyncio.sleep(0)
+    host.leads = False
+    await stopping
+    assert alive(pid)
+    host.leads = True
+    await host.launcher.stop(TM, kill=True)

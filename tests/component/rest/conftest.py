@@ -6,13 +6,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from minflinkd.ha.service import Member
+from minflinkd.ha.standing import Standing
 from minflinkd.metrics.registry import Metrics
+from minflinkd.metrics.samples import LeadershipSample
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
 from minflinkd.rest.guard import Limits
 from minflinkd.rest.server import Listening, LogSources, RestServer
 from minflinkd.rpc.local import LocalNetwork
-from tests.unit.rest.parties import Dispatcher, ResourceManager, TaskManager
+from tests.unit.rest.parties import STARTED, Dispatcher, ResourceManager, TaskManager
 
 
 @pytest.fixture
@@ -37,6 +40,12 @@ def task_manager(network: LocalNetwork) -> TaskManager:
     return TaskManager(network)
 
 
+STANDING = Standing(
+    Member(name="alpha:17", url="http://alpha:8081", leading_since_ms=STARTED, epoch=7),
+    (Member(name="beta:18", url="http://beta:8081"),),
+)
+
+
 @pytest.fixture
 async def server(
     network: LocalNetwork,
@@ -52,8 +61,15 @@ async def server(
             version="0.1.0",
             config_items=lambda: [("rest.port", "8081"), ("security.token-secret", "hunter2")],
             blob_url=lambda: "http://127.0.0.1:50100",
+            standing=lambda: STANDING,
         ),
-        metrics=Metrics(version="0.1.0", rpc_outcomes=lambda: network.outcomes),
+        metrics=Metrics(
+            version="0.1.0",
+            rpc_outcomes=lambda: network.outcomes,
+            leadership=lambda: LeadershipSample(
+                since_ms=STARTED, epoch=7, standbys=1, without_leader=2.5, adopted_tasks=3
+            ),
+        ),
         limits=Limits(body_bytes=64 * 1024, body_seconds=0.2),
         logs=LogSources(ended=tmp_path / "taskmanagers"),
     )

@@ -69,6 +69,8 @@ async def test_overview_counts_jobs_and_slots(http: Http) -> None:
     }
     assert extras["starting"] == [{"id": "tm-ba9876543210", "since": STARTED}]
     assert extras["taskmanagers-lost"] == 1
+    assert extras["leader"] == {"name": "alpha:17", "url": "http://alpha:8081", "since": STARTED, "epoch": 7}
+    assert extras["standbys"] == [{"name": "beta:18", "url": "http://beta:8081"}]
 
 
 async def test_jobs_lists_ids_and_states(http: Http) -> None:

@@ -40,6 +40,17 @@ async def test_a_scrape_has_jobs_tasks_checkpoints_and_slots(http: Http) -> None
     assert found["minflinkd_rpc_requests_total", ("ListJobs", "ok")] >= 1
 
 
+async def test_a_scrape_says_who_leads_for_how_long_and_what_it_adopted(http: Http) -> None:
+    """A13, A14a: so that alerts can tell a takeover from a leadership that lasts."""
+    found = await scrape(http)
+    assert found["minflinkd_leader", ()] == 1
+    assert found["minflinkd_leadership_epoch", ()] == 7
+    assert found["minflinkd_leadership_seconds", ()] > 1000
+    assert found["minflinkd_standbys", ()] == 1
+    assert found["minflinkd_without_leader_seconds", ()] == 2.5
+    assert found["minflinkd_adopted_tasks_total", ()] == 3
+
+
 async def test_a_scrape_without_a_dispatcher_shows_the_rest(
     http: Http, network: LocalNetwork, dispatcher: Dispatcher
 ) -> None:

@@ -12,11 +12,10 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from minflinkd.rpc import tcp
-from minflinkd.rpc.codec import PROTOCOL_VERSION
+from minflinkd.rpc import handshake, tcp
 from minflinkd.rpc.connection import read_frame, write_frame
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.rpc.messages import Done, ExitTaskManager, JobMasterEnded
+from minflinkd.rpc.messages import Done, ExitTaskManager, JobMasterEnded, TaskManagerLost
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, Unreachable, task_manager
 from minflinkd.rpc.tcp import RpcServer, RpcUplink
 from minflinkd.runtime.ids import JobId, LeaderId, ResourceId
@@ -32,17 +31,38 @@ EXIT = ExitTaskManager(reason="test")
 class TaskManagerSide:
     """A TaskManager's network with one party, which counts its requests."""
 
-    def __init__(self, port: int, *, secret: bytes = SECRET, address: Address = TM) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        secret: bytes = SECRET,
+        address: Address = TM,
+        others: tuple[int, ...] = (),
+        heartbeat_timeout: float = 5.0,
+    ) -> None:
         self.network = LocalNetwork()
         self.asked = 0
         mailbox = Mailbox(address)
         mailbox.on(ExitTaskManager, self._exit)
+        mailbox.on_notice(TaskManagerLost, self._lost)
+        self.told = 0
         self.network.attach(mailbox)
-        self.uplink = RpcUplink(self.network, address=address, secret=secret, host="127.0.0.1", port=port)
+        self.uplink = RpcUplink(
+            self.network,
+            address=address,
+            secret=secret,
+            host="127.0.0.1",
+            port=port,
+            heartbeat_timeout=heartbeat_timeout,
+            others=[("127.0.0.1", other) for other in others],
+        )
 
     async def _exit(self, request: ExitTaskManager) -> Done:
         self.asked += 1
         return Done()
+
+    async def _lost(self, notice: TaskManagerLost) -> None:
+        self.told += 1
 
     async def connected(self) -> None:
         async with asyncio.timeout(5):
@@ -55,12 +75,18 @@ class TaskManagerSide:
 
 class Daemon:
     def __init__(self, port: int = 0) -> None:
-        self.network = LocalNetwork()
+        self.network = LocalNetwork(leads=lambda: self.leads)
         mailbox = Mailbox(RESOURCE_MANAGER)
         mailbox.on(JobMasterEnded, self._ended)
         self.network.attach(mailbox)
         self.disconnected: list[Address] = []
-        self.server = RpcServer(self.network, secret=SECRET, ports=(port,), on_disconnect=self.disconnected.append)
+        self.leads = True
+        self.server = RpcServer(
+            self.network,
+            secret=SECRET,
+            ports=(port,),
+            on_disconnect=self.disconnected.append,
+        )
 
     async def _ended(self, request: JobMasterEnded) -> Done:
         return Done()
@@ -93,8 +119,8 @@ async def daemon(port: int = 0) -> AsyncIterator[Daemon]:
 
 
 @asynccontextmanager
-async def task_manager_side(port: int, **options: bytes | Address) -> AsyncIterator[TaskManagerSide]:
-    side = TaskManagerSide(port, **options)  # type: ignore[arg-type]
+async def task_manager_side(port: int, **options: Any) -> AsyncIterator[TaskManagerSide]:
+    side = TaskManagerSide(port, **options)
     await side.uplink.start()
     try:
         yield side
@@ -126,10 +152,10 @@ async def test_a_daemon_that_does_not_know_the_secret_is_refused_by_the_taskmana
     """Both sides prove that they know it. A process that took the daemon's port gets no message."""
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        write_frame(writer, msgspec.msgpack.encode(tcp.Challenge(PROTOCOL_VERSION, b"n" * 32)))
+        write_frame(writer, msgspec.msgpack.encode(handshake.Challenge(oldest=1, newest=1, nonce=b"n" * 32)))
         hello = await read_frame(reader)
         assert SECRET not in hello
-        write_frame(writer, msgspec.msgpack.encode(tcp.Welcome(b"p" * 32)))
+        write_frame(writer, msgspec.msgpack.encode(handshake.Welcome(proof=b"p" * 32)))
         await reader.read()
         writer.close()
 
@@ -138,18 +164,6 @@ async def test_a_daemon_that_does_not_know_the_secret_is_refused_by_the_taskmana
         async with server, task_manager_side(server.sockets[0].getsockname()[1]) as side:
             await until(lambda: [x for x in logs if "the daemon does not know the cluster's secret" in str(x)])
             assert not side.uplink.connected.is_set()
-
-
-async def test_a_daemon_of_another_version_is_refused_with_a_hint() -> None:
-    async def newer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        write_frame(writer, msgspec.msgpack.encode(tcp.Challenge(PROTOCOL_VERSION + 1, b"n" * 32)))
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(newer, "127.0.0.1", 0)
-    with capture_logs() as logs:
-        async with server, task_manager_side(server.sockets[0].getsockname()[1]):
-            await until(lambda: [x for x in logs if "run the same version of minflinkd on both sides" in str(x)])
 
 
 @pytest.mark.parametrize("address", [RESOURCE_MANAGER, Address("jobmaster/" + "1" * 32), Address("")])
@@ -242,6 +256,48 @@ async def test_the_end_of_a_replaced_connection_is_not_told() -> None:
             assert one.disconnected == []
 
 
+async def test_a_daemon_that_leads_no_more_tells_and_asks_taskmanagers_nothing() -> None:
+    """Its connection may still be there, and the TaskManager may not know the next leader yet (A11, A11b)."""
+    async with daemon() as one, task_manager_side(one.port) as side:
+        await side.connected()
+        assert await one.ask() == Done()
+        one.leads = False
+        with pytest.raises(Unreachable, match="not certain that this daemon leads"):
+            await one.ask()
+        one.network.tell(TM, TaskManagerLost(resource_id=ResourceId("tm-2"), reason="test"))
+        one.leads = True
+        assert await one.ask() == Done()
+        assert (side.asked, side.told) == (2, 0)
+        one.network.tell(TM, TaskManagerLost(resource_id=ResourceId("tm-2"), reason="test"))
+        await until(lambda: side.told == 1)
+
+
+async def test_a_daemon_whose_host_is_gone_does_not_delay_the_way_to_the_one_that_leads() -> None:
+    """Its address takes connections and says nothing, as long as a handshake may last (A13)."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        async with daemon() as one, task_manager_side(gone.getsockname()[1], others=(one.port,)) as side:
+            began = asyncio.get_running_loop().time()
+            await side.uplink.connected.wait()
+            assert asyncio.get_running_loop().time() - began < tcp.HANDSHAKE_TIMEOUT
+            await one.reaches(lambda: side.asked)
+
+
+async def test_a_daemon_that_fell_silent_is_left_for_another_one() -> None:
+    """Also if it still accepts connections at once (A13)."""
+    async with daemon() as silent, task_manager_side(silent.port, others=(9,), heartbeat_timeout=0.3) as side:
+        await silent.reaches(lambda: side.asked)
+        async with daemon() as leader:
+            side.uplink._places.append(("127.0.0.1", leader.port))
+            await leader.reaches(lambda: side.asked > 1)
+
+
+async def test_a_daemon_that_leads_alone_is_found_again_although_it_fell_silent() -> None:
+    async with daemon() as one, task_manager_side(one.port, others=(9,), heartbeat_timeout=0.2) as side:
+        for _ in range(2):
+            await until(side.uplink.connected.is_set)
+            await until(lambda: not side.uplink.connected.is_set())
+
+
 async def test_a_port_that_is_taken_gives_way_to_the_next_one_that_is_allowed() -> None:
     """The earlier daemon's port comes first, and may be the last of the range too (A6)."""
     async with daemon() as other:
@@ -315,7 +371,7 @@ class Uplink(RpcUplink):
         self._lasts = lasts
         self.attempts: list[float] = []  # time of each attempt
 
-    async def _connect(self) -> Any:
+    async def _connect(self, host: str, port: int) -> Any:
         self.attempts.append(asyncio.get_running_loop().time())
         return ConnectionThatEnds(self._lasts)
 

@@ -10,7 +10,7 @@ from tests.sim.checkpoint.history import run
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime(noop_cycles=1)]  # nothing runs in threads
 
-SEEDS = int(os.environ.get("MINFLINKD_MERGING_SEEDS", "12"))
+SEEDS = int(os.environ.get("MINFLINKD_MERGING_SEEDS", "40"))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

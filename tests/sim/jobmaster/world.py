@@ -13,7 +13,6 @@ from msgspec.structs import replace as copy
 from structlog.testing import capture_logs
 
 from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.model import Input, JobGraph, RestartStrategy, Sink, Source, Vertex
 from minflinkd.jobmaster.job import AcceptedJob, JobStorage, Succession
 from minflinkd.jobmaster.job_master import JobMaster, JobMasterOptions
@@ -37,7 +36,7 @@ from minflinkd.runtime.ids import (
 )
 from minflinkd.runtime.units import Duration
 from minflinkd.storage.registry import Storages
-from tests.untimed_storage import untimed_storages
+from tests.untimed_storage import untimed_storages, untimed_turn
 from tests.waiting import until
 
 JOB, TM, TM2 = JobId("1" * 32), ResourceId("tm-1"), ResourceId("tm-2")
@@ -260,7 +259,7 @@ def new_master(
         AcceptedJob(graph=job, context=context, submitted_ms=0, submission={}),
         options=replace(OPTIONS, checkpoints=CheckpointOptions(**checkpoints)),  # type: ignore[arg-type]
         storage=JobStorage(
-            storages=storages, root=storages.at(context.checkpoint_root), turn=StorageTurn(f"job {JOB}")
+            storages=storages, root=storages.at(context.checkpoint_root), turn=untimed_turn(f"job {JOB}")
         ),
         network=world.wire.party("jm"),
         clock=SystemClock(),

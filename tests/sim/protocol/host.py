@@ -66,7 +66,9 @@ class Host:
         self._pids += 1
         kind = "STANDALONE" if standalone else "started" if local else "started, cannot be killed"
         self._world.universe.note("{} is there ({})", resource_id, kind)
-        tm = TaskManagerParty(self._world, resource_id, pid=self._pids, standalone=standalone, local=local)
+        tm = self._world.task_manager_class(
+            self._world, resource_id, pid=self._pids, standalone=standalone, local=local
+        )
         self._world.add(tm)
 
     def stop(self, resource_id: ResourceId, *, kill: bool) -> None:

@@ -99,7 +99,7 @@ class JobMasterParty(Party[JobMasterCore]):
             context.version,
             latest=job.checkpoints,
             attempts=frozenset(job.checkpointed.values()),
-            completed=frozenset(range(1, job.checkpoints + 1)),
+            completed=self.completed(),
         )
         preceded, job.preceded = job.preceded, True
         self.feed(
@@ -110,6 +110,10 @@ class JobMasterParty(Party[JobMasterCore]):
                 predecessors=before if preceded else None,
             )
         )
+
+    def completed(self) -> frozenset[int]:
+        """Return the job's checkpoints that are complete."""
+        return frozenset(range(1, self.job.checkpoints + 1))
 
     def feed(self, event: ev.Event) -> None:
         self.step(self.core.feed, event, self._engine.now)
@@ -179,7 +183,7 @@ class JobMasterParty(Party[JobMasterCore]):
             if execution is None or len(found) > 1:
                 raise Violation(f"{self.address} adopts {attempt_id} as {execution}, which runs at {found}")
             latest = self.job.checkpointed.get(execution.task_id)
-            if latest is not None and latest != attempt_id:
+            if latest is not None and latest != attempt_id and not self.began_with_it(attempt_id):
                 raise Violation(
                     f"{self.address} adopts {attempt_id}, and {latest} has taken part in a checkpoint since"
                 )
@@ -190,6 +194,10 @@ class JobMasterParty(Party[JobMasterCore]):
                     raise Violation(f"{self.address} adopts {attempt_id} of version {deployed.job.version}")
                 if missing := [source.attempt_id for source in deployed.inputs if source.attempt_id not in there]:
                     raise Violation(f"{self.address} adopts {attempt_id}, which reads from {missing}")
+
+    def began_with_it(self, attempt_id: AttemptId) -> bool:
+        """Whether an attempt started from the latest checkpoint."""
+        return False
 
     def _alone(self, deployment: m.DeployTask) -> None:
         """Check that nothing runs of earlier attempts of the task on slots that it has, even if it is ending."""

@@ -6,9 +6,10 @@ A failing run is reduced to the faults that it needs, and its story is told.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import structlog
 
@@ -18,6 +19,9 @@ from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.plan import Plan
 from tests.sim.protocol.rest import standing
 from tests.sim.protocol.world import World
+
+P = TypeVar("P", bound=Plan)
+NewWorld = Callable[[Any], World]  # makes the world of a plan
 
 
 @dataclass(frozen=True)
@@ -37,15 +41,17 @@ def run(seed: int, planted: Planted = nullcontext) -> Verdict:
     return reduced(drawn(seed), verdict, planted) if verdict.violation else verdict
 
 
-def attempt(plan: Plan, planted: Planted = nullcontext, *, told: bool = False) -> Verdict:
+def attempt(plan: Plan, planted: Planted = nullcontext, *, told: bool = False, new_world: NewWorld = World) -> Verdict:
     """Run a plan. With `told`, the verdict has the story even if nothing broke."""
     violation = ""
     with planted(), _quiet():
-        world = World(plan)
+        world = new_world(plan)
         try:
             world.run()
         except Violation as error:
             violation = str(error)
+        finally:
+            world.close()
     story: tuple[str, ...] = ()
     if violation or told:
         story = (*plan.lines(), "", *world.universe.journal.lines(), "", *standing(world), "")
@@ -68,15 +74,31 @@ def _quiet() -> Iterator[None]:
             structlog.reset_defaults()
 
 
-def reduced(plan: Plan, verdict: Verdict, planted: Planted = nullcontext) -> Verdict:
+def smaller(plan: P) -> Iterator[P]:
+    """Yield the plan without one of its faults or jobs."""
+    for i in range(len(plan.faults)):
+        yield replace(plan, faults=plan.faults[:i] + plan.faults[i + 1 :])
+    if len(plan.jobs) > 1:
+        for i in range(len(plan.jobs)):
+            yield replace(plan, jobs=plan.jobs[:i] + plan.jobs[i + 1 :])
+
+
+def reduced(
+    plan: Any,
+    verdict: Verdict,
+    planted: Planted = nullcontext,
+    *,
+    play: Callable[[Any, Planted], Verdict] = attempt,
+    smaller: Callable[[Any], Iterator[Any]] = smaller,
+) -> Verdict:
     """Leave out faults and jobs, one after another, while the same rule breaks."""
     found = True
     while found:
         found = False
-        for smaller in _smaller(plan):
-            tried = attempt(smaller, planted)
+        for less in smaller(plan):
+            tried = play(less, planted)
             if tried.violation and kind(tried.violation) == kind(verdict.violation):
-                plan, verdict, found = smaller, tried, True
+                plan, verdict, found = less, tried, True
                 break
     return verdict
 
@@ -84,11 +106,3 @@ def reduced(plan: Plan, verdict: Verdict, planted: Planted = nullcontext) -> Ver
 def kind(violation: str) -> str:
     """Return the words with which violations of this rule begin, whoever broke it."""
     return " ".join(word for word in violation.split("\n")[0].split() if not any(map(str.isdigit, word)))[:60]
-
-
-def _smaller(plan: Plan) -> Iterator[Plan]:
-    for i in range(len(plan.faults)):
-        yield replace(plan, faults=plan.faults[:i] + plan.faults[i + 1 :])
-    if len(plan.jobs) > 1:
-        for i in range(len(plan.jobs)):
-            yield replace(plan, jobs=plan.jobs[:i] + plan.jobs[i + 1 :])

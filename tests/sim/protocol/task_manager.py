@@ -67,6 +67,7 @@ class Attempt:
             parallelism=deployed.task.parallelism,
             version=deployed.job.version,
             inputs=deployed.inputs,
+            deployed_by=deployed.job_leader_id,
         )
 
 

@@ -24,6 +24,8 @@ from tests.sim.protocol.party import Party
 
 CALM_DELAYS = (0.001, 0.02)  # seconds, in one direction
 HELD_UP_WITHIN = 0.5  # seconds after a cut in which the messages arrive that it held up
+Locate = Callable[[Party[Any], Address], Party[Any] | None]  # who hears a message of `source` to an address
+MaySend = Callable[[Party[Any], Address, Message], bool]
 Spy = Callable[[tuple[Address, Address], object], tuple[float, ...] | None]  # returns the delays that it decides
 
 
@@ -77,6 +79,8 @@ class Wire:
         self._resets: dict[tuple[Address, Address], int] = {}  # those that the sender notices
         self._late: dict[tuple[Address, Address], float] = {}  # when what is sent meanwhile arrives at the latest
         self.spies: list[Spy] = []
+        self.locate: Locate = lambda source, target: self.parties.get(target)
+        self.may_send: MaySend = lambda source, target, message: True
 
     # --- cuts --------------------------------------------------------------------------------------------------------
 
@@ -117,7 +121,7 @@ class Wire:
         source, ask = call.source, call.ask
         self._engine.after(ask.timeout, source.gate, self._timed_out, call)
         pair = (source.address, ask.target)
-        if pair in self._resets:
+        if pair in self._resets or not self.may_send(source, ask.target, ask.request):
             self._journal.note(self._engine.now, "{} -> {} #{} {}: NO WAY", *pair, call.number, ask.request)
             self._engine.after(0.001, self._come_back, call, _unreachable(ask.target))
             return
@@ -126,8 +130,10 @@ class Wire:
 
     def tell(self, source: Party[Any], tell: Tell) -> None:
         self.sent += 1
+        if not self.may_send(source, tell.target, tell.notice):
+            return
         for delay in self._fates((source.address, tell.target), self.sent, tell.notice):
-            self._engine.after(delay, self._drop_off, source.address, tell)
+            self._engine.after(delay, self._drop_off, source, tell)
 
     def _fates(self, pair: tuple[Address, Address], number: int, message: object) -> tuple[float, ...]:
         """Return the delay of each copy that arrives."""
@@ -165,7 +171,7 @@ class Wire:
     # --- arriving ----------------------------------------------------------------------------------------------------
 
     def _arrive(self, call: Call) -> None:
-        target = self.parties.get(call.ask.target)
+        target = self.locate(call.source, call.ask.target)
         if target is not None:
             target.gate(self._handle, target, call)
         elif call.ask.target not in self.silent:
@@ -216,8 +222,8 @@ class Wire:
             error = RpcTimeout(f"{ask.target} did not answer {name} within {ask.timeout:g} s")
             self._take(call, Unknown(error))
 
-    def _drop_off(self, source: Address, tell: Tell) -> None:
-        target = self.parties.get(tell.target)
+    def _drop_off(self, source: Party[Any], tell: Tell) -> None:
+        target = self.locate(source, tell.target)
         if target is not None:
             target.gate(self._take_notice, target, tell.notice, tell.fence)
 

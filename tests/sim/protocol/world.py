@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.rpc import messages as m
@@ -48,6 +48,8 @@ class Job:
 
 
 class World:
+    task_manager_class: ClassVar[type[TaskManagerParty]] = TaskManagerParty
+
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.universe = Universe(plan.seed, encoded=plan.encoded)
@@ -93,6 +95,9 @@ class World:
         self.universe.note("the jobs END")
         self.ending = True
         self.gone_in = self.until(partial(leaks, self), GONE_WITHIN)
+
+    def close(self) -> None:
+        """Free what a run holds."""
 
     def until(self, wrong: Callable[[], str], within: float) -> float:
         """Let time pass until nothing is wrong. Return how many seconds it took. Raises Violation."""

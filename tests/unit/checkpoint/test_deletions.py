@@ -85,7 +85,9 @@ def test_metadata_waits_for_no_files_nor_for_a_write() -> None:
     """A restart waits until the metadata of a failed checkpoint is gone (C22)."""
     story = Story()
     story.tell(Wanted(1, ("a", "b", "c")), Wanted(2, ("d",)), d.WriteBegun())
-    assert story.tell(Wanted(3, ("chk-1/_metadata",), insists=True)) == [Delete(2, ("chk-1/_metadata",), insists=True)]
+    assert story.tell(Wanted(3, ("chk-1/_metadata",), must_succeed=True)) == [
+        Delete(2, ("chk-1/_metadata",), must_succeed=True)
+    ]
 
 
 def test_what_fails_is_tried_again_by_itself_after_a_growing_pause() -> None:
@@ -103,7 +105,7 @@ def test_what_fails_is_tried_again_by_itself_after_a_growing_pause() -> None:
 def test_files_are_given_up_in_the_end_and_metadata_never() -> None:
     """The sweep of orphans finds such files (F7). Metadata that is left would be restored from (C22)."""
     story = Story()
-    story.tell(Wanted(1, ("a",)), Wanted(2, ("chk-1/_metadata",), insists=True))
+    story.tell(Wanted(1, ("a",)), Wanted(2, ("chk-1/_metadata",), must_succeed=True))
     answers = []
     for now in range(1, 100):
         for request in list(story.queue.in_flight):
@@ -111,14 +113,14 @@ def test_files_are_given_up_in_the_end_and_metadata_never() -> None:
         story.at(float(now))
     assert answers == [Ended(1, False)]
     [[metadata]] = [*story.queue.in_flight.values()] or [[story.queue.waiting[0]]]
-    assert metadata.insists
+    assert metadata.must_succeed
 
 
-def request(*names: str, insists: bool = False) -> tuple[Piece, ...]:
-    return (Piece(1, names, insists),)
+def request(*names: str, must_succeed: bool = False) -> tuple[Piece, ...]:
+    return (Piece(1, names, must_succeed),)
 
 
-FILES, METADATA = request("a", "b", "c"), request("chk-1/_metadata", insists=True)
+FILES, METADATA = request("a", "b", "c"), request("chk-1/_metadata", must_succeed=True)
 BROKEN: dict[str, Queue] = {
     "more requests in flight than allowed": Queue(limits=SMALL, in_flight={1: METADATA, 2: METADATA, 3: FILES}),
     "no request left to metadata": Queue(limits=SMALL, in_flight={1: FILES, 2: FILES}),
@@ -154,15 +156,15 @@ def test_a_single_request_at_a_time_is_shared_by_files_and_metadata() -> None:
     """Metadata goes first as soon as the request before it has ended (C22, F5)."""
     story = Story(replace(SMALL, in_flight=1))
     assert story.tell(Wanted(1, ("a",)), Wanted(2, ("b",))) == [Delete(1, ("a",))]
-    assert story.tell(Wanted(3, ("chk-1/_metadata",), insists=True)) == []
-    assert story.at(9, d.Done(1)) == [Ended(1, True), Delete(2, ("chk-1/_metadata",), insists=True)]
+    assert story.tell(Wanted(3, ("chk-1/_metadata",), must_succeed=True)) == []
+    assert story.at(9, d.Done(1)) == [Ended(1, True), Delete(2, ("chk-1/_metadata",), must_succeed=True)]
     assert story.tell(d.Done(2)) == [Ended(3, True), Delete(3, ("b",))]
 
 
 def test_the_pause_doubles_with_each_failure_up_to_the_longest() -> None:
     """An object that cannot be deleted is tried less and less often (F5)."""
     story = Story()
-    story.tell(Wanted(1, ("chk-1/_metadata",), insists=True))
+    story.tell(Wanted(1, ("chk-1/_metadata",), must_succeed=True))
     pauses = []
     for _ in range(40):
         [number] = story.queue.in_flight
@@ -177,13 +179,13 @@ def test_the_pause_doubles_with_each_failure_up_to_the_longest() -> None:
 def test_metadata_neither_uses_nor_awaits_the_rate_of_files() -> None:
     """The rate limits files only (F5, C22)."""
     story = Story(replace(SMALL, in_flight=3))
-    assert story.tell(Wanted(1, ("chk-1/_metadata",), insists=True), Wanted(2, ("a", "b"))) == [
-        Delete(1, ("chk-1/_metadata",), insists=True),
+    assert story.tell(Wanted(1, ("chk-1/_metadata",), must_succeed=True), Wanted(2, ("a", "b"))) == [
+        Delete(1, ("chk-1/_metadata",), must_succeed=True),
         Delete(2, ("a", "b")),
     ]
-    story.tell(Wanted(3, ("c",)), Wanted(4, ("chk-2/_metadata",), insists=True), d.Failed(3))
+    story.tell(Wanted(3, ("c",)), Wanted(4, ("chk-2/_metadata",), must_succeed=True), d.Failed(3))
     assert next_wakeup(story.queue, 0.0) == 1.0, "the pause of the metadata, which does not wait for the rate"
-    assert story.at(1.0) == [Delete(4, ("chk-2/_metadata",), insists=True)]
+    assert story.at(1.0) == [Delete(4, ("chk-2/_metadata",), must_succeed=True)]
     assert story.at(2.0, d.Done(2)) == [Ended(2, True), Delete(5, ("c",))]
 
 
@@ -217,19 +219,19 @@ class DeletionModel(RuleBasedStateMachine):
     def tell(self, event: d.Event) -> None:
         for command in self.story.tell(event):
             match command:
-                case Delete(request, names, insists):
-                    assert insists or not self.writes
+                case Delete(request, names, must_succeed):
+                    assert must_succeed or not self.writes
                     self.requests[request] = names
                 case Ended(deletion, complete):
                     assert deletion not in self.ended
                     self.ended[deletion] = complete
                     assert complete is not bool(self.objects[deletion])
 
-    @rule(count=st.integers(1, 9), insists=st.booleans())
-    def something_is_to_go(self, count: int, insists: bool) -> None:
+    @rule(count=st.integers(1, 9), must_succeed=st.booleans())
+    def something_is_to_go(self, count: int, must_succeed: bool) -> None:
         self.asked += 1
         self.objects[self.asked] = {f"{self.asked}-{number}" for number in range(count)}
-        self.tell(Wanted(self.asked, tuple(sorted(self.objects[self.asked])), insists))
+        self.tell(Wanted(self.asked, tuple(sorted(self.objects[self.asked])), must_succeed))
 
     @rule(begins=st.booleans())
     def a_checkpoint_writes(self, begins: bool) -> None:

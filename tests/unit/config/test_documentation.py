@@ -236,6 +236,7 @@ def metrics_and_labels() -> tuple[set[str], set[str]]:
         version="1",
         rpc_outcomes=lambda: {("Heartbeat", "ok"): 1},
         rpc_fenced=lambda: {"Heartbeat": 1},
+        rpc_unreadable=lambda: {"Heartbeat": 1},
         storage_requests=lambda: {"file": {"stat": RequestStatistics()}},
     )
     metrics.cluster.show(a_whole_cluster())

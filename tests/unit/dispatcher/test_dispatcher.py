@@ -249,6 +249,7 @@ async def test_a_job_that_cannot_be_recovered_does_not_stop_the_others(
     cluster: Cluster, unrecoverable: set[JobId]
 ) -> None:
     """All its files stay, and a later daemon may succeed (R27)."""
+    cluster.heartbeat_timeout = 60.0
     async with cluster.serving():
         await cluster.submit(JOB)
         await cluster.submit(OTHER)

@@ -23,6 +23,7 @@ from tests.unit.dispatcher.conftest import Cluster
 from tests.waiting import until
 
 JOB, OTHER = JobId("1" * 32), JobId("2" * 32)
+PATIENT = 60.0  # seconds of `heartbeat_timeout`: JobMasters still wait for TaskManagers when the test looks
 BUG = ValueError("slot 3 is held twice")
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -255,6 +256,7 @@ async def test_jobs_are_recovered_side_by_side_but_not_all_at_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Livy showed why: without a limit, a restart begins with an overload."""
+    cluster.heartbeat_timeout = PATIENT
     jobs = await many(cluster, 3 * job_master_factory.STARTS)
     now, most = 0, 0
     recover = CheckpointStore.recover
@@ -278,6 +280,7 @@ async def test_a_recovery_that_hangs_holds_neither_the_start_nor_the_others(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recovery that hangs delays neither the daemon's start nor other recoveries (A5, R27)."""
+    cluster.heartbeat_timeout = PATIENT
     first, *others = await many(cluster, 4)
     recover = CheckpointStore.recover
 

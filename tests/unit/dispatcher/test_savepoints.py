@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
+from minflinkd.dispatcher.job_store import StoredResult
+from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import DISPATCHER
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.storage.fsspec_storage import FsspecOptions, FsspecStorage
+from minflinkd.storage.location import Location
 from tests.unit.dispatcher.conftest import Cluster
 from tests.unit.dispatcher.versions_world import JOB, Runner, a_runner, job_running, seen
 from tests.waiting import until
@@ -32,10 +37,56 @@ async def test_a_savepoint_whose_request_names_no_directory_lies_in_the_default_
         await cluster.network.ask(DISPATCHER, request, timeout=5)
         await seen(cluster, lambda job: job.status is JobStatus.FINISHED)
         assert bool(runner.drained) == drain
-        status = await cluster.network.ask(DISPATCHER, j.GetSavepoint(job_id=JOB, trigger_id="1" * 32), timeout=5)
-        assert status.done, status
+        status = await until(partial(answered, cluster), "the stop is answered")
         assert status.error is None
         assert status.location.startswith(f"file://{cluster.directory}/savepoints/savepoint-{JOB[:6]}-")
+
+
+async def answered(cluster: Cluster) -> j.OperationStatus | None:
+    status = await cluster.network.ask(DISPATCHER, j.GetSavepoint(job_id=JOB, trigger_id="1" * 32), timeout=5)
+    return status if status.done else None
+
+
+async def test_a_stop_is_answered_when_no_crash_can_bring_the_job_back(
+    cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever hears of the savepoint may start another job from it at once, and both would write (C24, R26)."""
+    stored, put_result = asyncio.Event(), cluster.store.put_result
+
+    async def slow(result: StoredResult) -> None:
+        await stored.wait()
+        await put_result(result)
+
+    monkeypatch.setattr(cluster.store, "put_result", slow)
+    async with job_running(cluster, runner):
+        request = j.TriggerSavepoint(job_id=JOB, trigger_id="1" * 32, stop=True)
+        await cluster.network.ask(DISPATCHER, request, timeout=5)
+        await seen(cluster, lambda job: job.status is JobStatus.FINISHED)
+        assert await answered(cluster) is None
+        stored.set()
+        status = await until(partial(answered, cluster), "the stop is answered")
+        assert status.error is None
+
+
+async def test_a_stop_fails_if_the_job_master_crashes_before_the_end_of_the_job(
+    cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job goes on under the next JobMaster. The savepoint is named, as it can be used (C24)."""
+
+    async def made(self: Savepoints, directory: Location) -> str:
+        return "file:///savepoint"
+
+    monkeypatch.setattr(Savepoints, "stop", made)
+    async with job_running(cluster, runner) as dispatcher:
+        request = j.TriggerSavepoint(job_id=JOB, trigger_id="1" * 32, stop=True)
+        await cluster.network.ask(DISPATCHER, request, timeout=5)
+        assert await answered(cluster) is None
+        master = dispatcher.job_master(JOB)
+        assert master is not None
+        master.crash(ValueError("injected"))
+        status = await until(partial(answered, cluster), "the stop is answered")
+        assert status.error is not None
+        assert (status.error.code, "file:///savepoint" in status.error.message) == ("stop-failed", True)
 
 
 async def test_a_savepoint_goes_nowhere_where_a_check_fails_and_the_job_goes_on(

@@ -24,7 +24,7 @@ from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, Reso
 from tests.unit.dispatcher.conftest import DOCUMENT, Cluster
 from tests.waiting import until
 
-JOB, RUNNER = JobId("1" * 32), ResourceId("tm-2")
+JOB, RUNNER, OTHER = JobId("1" * 32), ResourceId("tm-2"), ResourceId("tm-3")
 BOOM = ErrorInfo(code="user-code", message="boom", consequence=Consequence.RETRYABLE)
 COUNT = PlanNode(number=0, stateful=True, vertex="numbers", kind="stateStoreSave", fingerprint="long")
 NOBODY = LeaderId("")
@@ -35,11 +35,14 @@ T = TypeVar("T")
 
 @dataclass
 class Runner:
-    """A TaskManager with slots for everybody. It outlives the daemon."""
+    """A TaskManager with slots for everybody, which outlives the daemon. While it is drained, another one has them."""
 
     cluster: Cluster
     leader: LeaderId = NOBODY
     held: dict[AllocationId, tuple[int, ...]] = field(default_factory=dict)
+    draining: bool = False
+    room_elsewhere: bool = True
+    elsewhere: set[AllocationId] = field(default_factory=set)  # those of the other one
     running: dict[AttemptId, m.DeployTask] = field(default_factory=dict)
     deployed: list[m.DeployTask] = field(default_factory=list)
     drained: list[AttemptId] = field(default_factory=list)
@@ -49,17 +52,24 @@ class Runner:
     errands: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        mailbox = Mailbox(task_manager(RUNNER))
+        self._attach(RUNNER)
+        self._attach(OTHER)
+        self.cluster.resource_manager.on(m.DeclareNeeds, self._declare)
+
+    def _attach(self, resource: ResourceId) -> None:
+        async def beat(request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
+            return msgspec.structs.replace(await self._beat(request), draining=self.draining and resource == RUNNER)
+
+        mailbox = Mailbox(task_manager(resource))
         mailbox.on(m.DeployTask, self._deploy)
         mailbox.on(m.CancelTask, self._cancel)
         mailbox.on(m.FreeSlots, self._free)
-        mailbox.on(m.HeartbeatFromJobMaster, self._beat)
+        mailbox.on(m.HeartbeatFromJobMaster, beat)
         mailbox.on(m.DrainTask, self._drain)
         mailbox.on(m.TriggerCheckpoint, self._trigger)
         mailbox.on(m.NotifyCheckpointComplete, self._done)
         mailbox.on(m.NotifyCheckpointAborted, self._done)
         self.cluster.network.attach(mailbox)
-        self.cluster.resource_manager.on(m.DeclareNeeds, self._declare)
 
     @property
     def versions(self) -> list[str]:
@@ -77,7 +87,9 @@ class Runner:
 
     async def _declare(self, request: m.DeclareNeeds) -> m.NeedsAnswer:
         self._follow(request.leader_id)
-        for need in request.needs:
+        for need in request.needs if self.room_elsewhere or not self.draining else ():
+            if self.draining and need.allocation_id not in self.held:
+                self.elsewhere.add(need.allocation_id)
             first = sum(map(len, self.held.values()))
             self.held.setdefault(need.allocation_id, tuple(range(first, first + need.slots - need.held)))
             self._offer()
@@ -92,9 +104,17 @@ class Runner:
                 self._offer()
 
     def _offer(self) -> None:
-        offers = tuple(m.SlotOffer(allocation_id=a, slots=s) for a, s in self.held.items())
-        request = m.OfferSlots(resource_id=RUNNER, address=task_manager(RUNNER), offers=offers)
-        self._errand(self.cluster.network.ask(job_master(JOB), request, timeout=2, fence=self.leader))
+        for resource in (RUNNER, OTHER):
+            here = [a for a in self.held if (a in self.elsewhere) is (resource == OTHER)]
+            offers = tuple(m.SlotOffer(allocation_id=a, slots=self.held[a]) for a in here)
+            request = m.OfferSlots(
+                resource_id=resource,
+                address=task_manager(resource),
+                offers=offers,
+                draining=self.draining and resource == RUNNER,
+            )
+            if offers:
+                self._errand(self.cluster.network.ask(job_master(JOB), request, timeout=2, fence=self.leader))
 
     async def _beat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
         self._follow(request.leader_id)

@@ -288,7 +288,7 @@ FAULTS_OF_SINKS: dict[str, tuple[Callable[[Document], object], str, str]] = {
         "vertices.out.sink.delivery",
         "a kafka sink is at-least-once",
     ),
-    "an exactly-once sink behind at-least-once checkpoints": (
+    "an exactly-once sink with at-least-once checkpoints": (
         lambda d: d["checkpointing"].update(mode="at-least-once"),
         "vertices.out.sink.delivery",
         "not exactly-once where the checkpoints are at-least-once",

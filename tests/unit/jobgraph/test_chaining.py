@@ -117,7 +117,7 @@ def test_a_task_has_the_parallelism_that_its_vertices_state_or_else_the_jobs() -
             {"a": source(), "b": sql("a"), "c": sql("b"), "d": sql("b"), "out1": sink("c"), "out2": sink("d")}
             | {"out3": sink("d")},
             {"a": ("a b", "c d"), "c": ("c out1", ""), "d": ("d out2 out3", "")},
-            id="branches behind a chain",
+            id="branches after a chain",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -43,10 +44,15 @@ class Coordinator:
         return self.latest_one
 
 
-async def stopped_with(coordinator: Coordinator) -> int:
-    """Return the id of the checkpoint with which a job stands down."""
-    state = SimpleNamespace(status=JobStatus.RUNNING, outcome=None, phase=StoodDown())
-    scheduling: Any = SimpleNamespace(state=state, feed=lambda _: None, crashed=asyncio.Event())
+async def stopped_with(coordinator: Coordinator, status: JobStatus = JobStatus.RUNNING) -> int:
+    """Return the id of the checkpoint with which a job stands down. If it looks for its tasks, it finds them."""
+    state = SimpleNamespace(status=status, outcome=None, phase=StoodDown())
+
+    async def until(condition: Callable[[Any], bool]) -> bool:
+        state.status = JobStatus.RUNNING
+        return condition(state)
+
+    scheduling: Any = SimpleNamespace(state=state, feed=lambda _: None, crashed=asyncio.Event(), until=until)
     return await MakingWay(JOB, scheduling, coordinator).stand_down(final=True)  # type: ignore[arg-type]
 
 
@@ -67,3 +73,13 @@ async def test_a_copy_that_fails_keeps_no_version_from_stopping() -> None:
     coordinator = Coordinator(state_of(100 * MB), fails=True)
     assert await stopped_with(coordinator) == 4
     assert coordinator.stopped == [False, True]
+
+
+@pytest.mark.parametrize(("status", "cuts"), [(JobStatus.RECONCILING, [True]), (JobStatus.RESTARTING, [])])
+async def test_a_job_that_looks_for_its_tasks_takes_its_last_checkpoint_when_it_has_found_them(
+    status: JobStatus, cuts: list[bool]
+) -> None:
+    """They have run on. Without that checkpoint, what they did since the last one would be done again (A14c, H3)."""
+    coordinator = Coordinator(state_of(1 * MB))
+    assert await stopped_with(coordinator, status) == 3 + len(cuts)
+    assert coordinator.stopped == cuts

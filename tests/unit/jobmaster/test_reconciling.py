@@ -27,7 +27,8 @@ from minflinkd.rpc.messages import (
 )
 from minflinkd.rpc.party import Ask
 from minflinkd.rpc.snapshot import RowCounts
-from minflinkd.runtime.ids import AllocationId, AttemptId, Chance, IdSource, ResourceId, TaskId, VertexId
+from minflinkd.runtime.errors import Consequence, ErrorInfo
+from minflinkd.runtime.ids import AllocationId, AttemptId, Chance, IdSource, LeaderId, ResourceId, TaskId, VertexId
 from tests.unit.jobmaster.fed_core import NO_ANSWER, JobMaster
 from tests.unit.jobmaster.wide_job import TM1, TM2, of_kind, task
 
@@ -225,13 +226,71 @@ def test_of_two_attempts_of_a_task_the_later_one_counts() -> None:
     assert heir.state.executions[TaskId("a")].attempt_id == "new-a"
 
 
+@pytest.mark.parametrize("replaced_first", [True, False])
+def test_of_attempts_that_two_jobmasters_deployed_the_later_jobmasters_counts(replaced_first: bool) -> None:
+    """Each JobMaster counts attempts from 0. The second could not reach TM1 and replaced `a`, then died, too (A14a)."""
+    heir = Heir(task("a", 1, "a"), task("b", 1, "b"))
+    replaced = running("a", attempt_number=5, deployed_by=LeaderId("1"))
+    current = running("a", attempt_number=0, deployed_by=LeaderId("2"), allocation_id=AllocationId("later"))
+    current = copy(current, restored=7, status=copy(current.status, attempt_id=AttemptId("new-a")))
+    offers = [(replaced, TM1), (current, TM2)]
+    told = [heir.offer(one, resource=where) for one, where in (offers if replaced_first else offers[::-1])]
+    assert [dismissed(commands) for commands in told] == [set(), {"old-a"}]
+    heir.offer(running("b"), resource=ResourceId("tm-3"))
+    assert heir.state.executions[TaskId("a")].attempt_id == "new-a"
+
+
+BOOM = ErrorInfo(code="user-code", message="boom", consequence=Consequence.RETRYABLE)
+
+
+def failed(name: str, error: ErrorInfo = BOOM, **more: Any) -> OfferedTask:
+    one = running(name, **more)
+    return copy(one, status=copy(one.status, state=TaskState.FAILED, error=error))
+
+
+def test_a_task_that_failed_while_nobody_led_the_job_has_failed_like_any_other() -> None:
+    """Nothing is waited for. The failure is shown, and the restart strategy says when its region restarts (A14a)."""
+    heir = Heir(task("a", 1, "a"), task("b", 1, "b"))
+    commands = heir.offer(failed("a"), running("b"))
+    assert heir.states() == {"a": "CANCELED", "b": "RUNNING"}
+    assert dismissed(commands) == {"old-a"}
+    assert of_kind(ev.AdoptTasks, commands) != []
+    (failure,) = heir.state.failures
+    assert (failure.record.error, failure.record.task_id, failure.record.resource_id) == (BOOM, "a", TM1)
+    assert (heir.state.status, heir.state.restarts, heir.state.streak.failures) == (JobStatus.RESTARTING, 1, 1)
+    heir.feed(ev.AttemptGone(AttemptId("old-a")))
+    assert heir.state.restart_at is not None
+    heir.now = heir.state.restart_at
+    assert of_kind(ev.FindRestorePoint, heir.feed(ev.Tick())) == [ev.FindRestorePoint(1, frozenset({TaskId("a")}))]
+
+
 def test_a_task_that_fails_before_the_others_are_found_is_not_adopted() -> None:
+    """It has failed like any other (A14a)."""
     heir = Heir(task("a", 1, "a"), task("b", 1, "b"))
     heir.offer(running("a"))
-    failed = TaskStatus(attempt_id=AttemptId("old-a"), task_id=TaskId("a"), state=TaskState.FAILED)
-    heir.feed(ev.TaskChanged(failed))
+    heir.feed(ev.TaskChanged(failed("a").status))
     heir.offer(running("b"), resource=TM2)
-    assert heir.states() == {"a": "CREATED", "b": "RUNNING"}
+    assert heir.states() == {"a": "CANCELED", "b": "RUNNING"}
+    assert [f.record.error for f in heir.state.failures] == [BOOM]
+
+
+def test_a_job_that_no_restart_mends_ends_when_the_next_jobmaster_hears_of_the_failure() -> None:
+    """Also what was adopted (A14a)."""
+    heir = Heir(task("a", 1, "a"), task("b", 1, "b"))
+    commands = heir.offer(failed("a", copy(BOOM, consequence=Consequence.FATAL)), running("b"))
+    assert dismissed(commands) == {"old-a", "old-b"}
+    assert heir.state.status is JobStatus.FAILING
+    for name in "ab":
+        commands = heir.feed(ev.AttemptGone(AttemptId(f"old-{name}")))
+    heir.now = 200.0
+    assert of_kind(ev.SettleSinks, commands + heir.feed(ev.Tick())) != []
+
+
+def test_the_failure_of_an_attempt_that_was_replaced_concerns_nobody() -> None:
+    """A later attempt has completed a checkpoint since (A14a)."""
+    heir = Heir(task("a", 1, "a"))
+    commands = heir.offer(failed("a", status=copy(running("x").status, task_id=TaskId("a")), restored=3))
+    assert (dismissed(commands), heir.state.failures) == ({"old-x"}, ())
 
 
 def test_a_task_whose_taskmanager_is_lost_again_is_not_adopted() -> None:
@@ -255,6 +314,15 @@ def test_a_job_that_ends_or_stands_down_meanwhile_waits_for_the_tasks_it_found(e
     assert of_kind(ev.StoodDown, heir.feed(ev.Tick())) == []
     commands = heir.feed(ev.AttemptGone(AttemptId("old-a")))
     assert of_kind(ev.SettleSinks, commands) + of_kind(ev.StoodDown, commands) != []
+
+
+def test_a_job_that_stands_down_while_it_looks_for_tasks_waits_for_taskmanagers_that_come_late() -> None:
+    """Otherwise the next version would be deployed beside tasks that still run (A14c, H8)."""
+    heir = Heir(task("a", 1, "a"), task("b", 1, "b"))
+    assert of_kind(ev.StoodDown, heir.feed(ev.StandDown())) == []
+    assert dismissed(heir.offer(running("a"))) == {"old-a"}
+    assert of_kind(ev.StoodDown, heir.feed(ev.AttemptGone(AttemptId("old-a")))) == []
+    assert of_kind(ev.StoodDown, heir.time_is_over()) == [ev.StoodDown()]
 
 
 def test_a_task_that_comes_too_late_is_told_to_end() -> None:

@@ -112,16 +112,18 @@ def test_what_could_not_be_asked_for_is_left_out() -> None:
 
 
 def test_requests_are_counted_by_outcome() -> None:
-    """RPCs have type and outcome, storage requests too (E30). Refused tokens are counted (R1)."""
+    """RPCs have type and outcome, storage requests too (E30). Refused tokens (R1) and lost notices are counted."""
     metrics = Metrics(
         version="1",
         rpc_outcomes=lambda: {("ListJobs", "ok"): 3, ("ListJobs", "unreachable"): 1},
         rpc_fenced=lambda: {"SlotsFree": 2},
+        rpc_unreadable=lambda: {"unknown": 7},
         storage_requests=lambda: {"file": {"create": RequestStatistics(requests=2, errors=1, retries=3, seconds=0.5)}},
     )
     found = values(metrics)
     assert found["minflinkd_rpc_requests_total", ("ListJobs", "unreachable")] == 1
     assert found["minflinkd_rpc_fenced_total", ("SlotsFree",)] == 2
+    assert found["minflinkd_rpc_unreadable_total", ("unknown",)] == 7
     assert found["minflinkd_storage_errors_total", ("create", "file")] == 1
     assert found["minflinkd_storage_retries_total", ("create", "file")] == 3
     assert found["minflinkd_storage_seconds_total", ("create", "file")] == 0.5

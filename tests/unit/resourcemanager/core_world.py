@@ -55,6 +55,7 @@ class Manager:
             report=self.report(tm, *held),
             standalone=standalone,
             nonce=nonce,
+            build="0.0.9",
         )
         registered = self.receive(hello)
         assert isinstance(registered, m.Registered)

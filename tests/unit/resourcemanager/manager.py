@@ -86,6 +86,7 @@ class Manager:
         session_error: str = "",
         dedicated_to: JobId | None = None,
         libraries: tuple[Library, ...] = (),
+        analysing: bool = False,
         **held: AllocationId,
     ) -> TaskManagerReport:
         return copy(
@@ -94,6 +95,7 @@ class Manager:
             session_error=session_error,
             dedicated_to=dedicated_to,
             libraries=libraries,
+            analysing=analysing,
         )
 
     def register(

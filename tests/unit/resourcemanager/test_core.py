@@ -104,6 +104,8 @@ def test_an_unchanged_declaration_or_heartbeat_decides_nothing() -> None:
         {"dedicated_to": JOB},
         {"libraries": (m.Library("java:com/acme", "1"),)},
         {"version": 9},
+        {"session_steps": 1},
+        {"analysing": True},
     ],
 )
 def test_a_heartbeat_with_news_is_decided_about(news: dict[str, object]) -> None:
@@ -203,6 +205,18 @@ def test_a_silent_taskmanager_is_lost_killed_and_told_to_its_jobs() -> None:
     why = "no heartbeat for 5.0 s"
     lost = Tell(job_master(JOB), m.TaskManagerLost(resource_id=TM1, reason=why), FIRST)
     assert manager.commands() == [ev.StopTaskManager(TM1, why, kill=True), lost]
+
+
+def test_a_slow_start_whose_progress_only_heartbeats_tell_is_not_given_up() -> None:
+    """Nothing else changes in its reports for minutes, on a busy machine (R5)."""
+    manager = manager_with()
+    registered = manager.register(TM1)
+    starting = msgspec.structs.replace(manager.report(TM1), session=m.SessionPhase.STARTING)
+    for second in range(300):
+        manager.beat(registered, msgspec.structs.replace(starting, session_steps=second // 30))
+        manager.passes(1)
+    assert [command for command in manager.commands() if isinstance(command, ev.StopTaskManager)] == []
+    assert TM1 in manager.core.state.task_managers
 
 
 def test_nobody_is_lost_because_the_resourcemanager_itself_was_held_up() -> None:

@@ -155,6 +155,7 @@ def test_a_taskmanager_is_shown_as_it_registered_and_as_it_last_reported() -> No
             log_directory="",
             report=late,
             start_phases={"warm": 4.0},
+            build="0.0.9",
         ),
     )
 

@@ -146,6 +146,19 @@ def test_a_started_taskmanager_that_was_told_to_exit_is_stopped_by_its_launcher(
     assert manager.tick(STOPPING_TIMEOUT) == [ev.StopTaskManager(TM1, late, kill=True)]
 
 
+def test_a_taskmanager_that_analyses_a_job_is_not_idle() -> None:
+    """However long the analysis takes, and however rare heartbeats are. It becomes idle when the analysis ends (R6)."""
+    manager = Manager(replace(NO_STANDBY, taskmanager_timeout=1.0))
+    manager.register(TM1)
+    manager.feed(ev.SessionLent(TM1))
+    manager.feed(ev.Reported(manager.report_with(TM1, analysing=True)))
+    assert manager.tick(100) == []
+    manager.feed(ev.Reported(manager.report(TM1)))
+    assert manager.tick(0.9) == []
+    (told,) = manager.tick(0.1)
+    assert isinstance(told, ev.SendExit)
+
+
 @pytest.mark.parametrize("session", [STARTING, LOST])
 def test_a_standalone_taskmanager_whose_session_stays_away_is_given_nothing_and_not_killed(session: object) -> None:
     """R7."""
@@ -212,7 +225,11 @@ def test_an_aged_session_in_use_is_not_renewed() -> None:
     manager.now += CALM - 1
     manager.feed(ev.SessionLent(TM1))
     assert manager.tick(1) == []
-    assert manager.tick(CALM) == [ev.SendRenew(TM1, AGED)]
+    manager.feed(ev.Reported(manager.report_with(TM1, session_aged=True, analysing=True)))
+    assert manager.tick(2 * CALM) == []
+    manager.feed(ev.Reported(manager.report_with(TM1, session_aged=True)))
+    assert manager.tick(CALM - 1) == []
+    assert manager.tick(1) == [ev.SendRenew(TM1, AGED)]
 
 
 def test_aged_sessions_are_renewed_one_after_the_other() -> None:

@@ -44,6 +44,8 @@ class TrueTaskManager:
     registered: bool = False
     aged: bool = False
     dedicated_to: JobId | None = None
+    draining: bool = False
+    drains: int = 0  # number of the last request to drain it, or to undo that
     version: int = 0
 
     def report(self) -> TaskManagerReport:
@@ -57,6 +59,7 @@ class TrueTaskManager:
             session=self.session,
             session_aged=self.aged,
             dedicated_to=self.dedicated_to,
+            draining=self.draining,
             version=self.version,
         )
 
@@ -65,7 +68,7 @@ class TrueTaskManager:
         held = tuple(i for i, h in enumerate(self.slots) if h is not None and h[1] == request.allocation_id)
         if held:
             return held == request.slots
-        if any(self.slots[i] is not None for i in request.slots):
+        if any(self.slots[i] is not None for i in request.slots) or self.draining:
             return False
         others = {h[0] for h in self.slots if h is not None} - {request.job_id}
         if self.dedicated_to not in (None, request.job_id) or (request.exclusive and others):
@@ -75,6 +78,10 @@ class TrueTaskManager:
         for i in request.slots:
             self.slots[i] = wanted
         return True
+
+    def set_draining(self, command: ev.SendDraining) -> None:
+        if command.number > self.drains:
+            self.draining, self.drains = command.draining, command.number
 
     def free(self, allocation: AllocationId) -> None:
         self.slots = [None if h is not None and h[1] == allocation else h for h in self.slots]
@@ -96,6 +103,7 @@ class World(RuleBasedStateMachine):
         self.tms: dict[ResourceId, TrueTaskManager] = {}
         self.jobs = {job: TrueJob() for job in JOBS}
         self.allocates: list[ev.SendAllocate] = []  # under way
+        self.drainings: list[ev.SendDraining] = []  # under way
         self.late: list[ev.Event] = []  # reports and answers under way, in any order
         self.numbers = itertools.count(1)
         self.sent: dict[AllocationId, float] = {}
@@ -110,12 +118,14 @@ class World(RuleBasedStateMachine):
         for command in commands:
             match command:
                 case ev.SendAllocate(resource_id, request):
+                    assert not self.state.task_managers[resource_id].draining, "no slot of one that is drained (A15b)"
                     if not command.again:
                         self.no_other_is_under_way(command)
                     marked = self.state.task_managers[resource_id].slots
                     assert all(marked[i].allocation_id == request.allocation_id for i in request.slots)
                     self.allocates.append(command)
                 case ev.StartTaskManager(resource_id):
+                    assert sum(1 for _ in self.state.living()) <= OPTIONS.max + bool(self.state.draining())
                     self.tms[resource_id] = TrueTaskManager(resource_id)
                 case ev.SendExit(resource_id, reason):
                     self.late.append(ev.ExitAnswered(resource_id, reason))
@@ -123,6 +133,8 @@ class World(RuleBasedStateMachine):
                     self.die(resource_id)
                 case ev.SendRenew(resource_id):
                     self.renew(resource_id)
+                case ev.SendDraining():
+                    self.drainings.append(command)
                 case ev.AnnounceJobMaster(job_id, leader_id, resource_ids):
                     assert leader_id == self.leader(job_id)
                     assert all(job_id in self.state.task_managers[r].jobs for r in resource_ids)
@@ -284,6 +296,38 @@ class World(RuleBasedStateMachine):
         else:
             self.feed(ev.AllocationUnknown(command.resource_id, command.request.allocation_id))
 
+    @precondition(lambda self: self.tms)
+    @rule(data=st.data(), undo=st.booleans())
+    def a_taskmanager_is_drained_or_not_any_more(self, data: st.DataObject, undo: bool) -> None:
+        """A15b. A job asks for slots right then."""
+        tm = self.tms[data.draw(st.sampled_from(sorted(self.tms)))]
+        tm.session = SessionPhase.READY
+        if tm.registered:
+            self.feed(ev.Reported(tm.report()))
+        else:
+            self.register(tm)
+        self.feed(ev.DrainAsked(tm.resource_id, undo))
+        job = data.draw(st.sampled_from(JOBS))
+        if len(self.jobs[job].needs) < 2:
+            self.wants(job, 1, 1)
+            self.feed(self.declare(job))
+
+    @precondition(lambda self: self.drainings)
+    @rule(data=st.data(), fate=st.sampled_from(["answered", "answered late", "answer lost", "lost", "doubled"]))
+    def a_taskmanager_hears_that_it_is_drained(self, data: st.DataObject, fate: str) -> None:
+        command = self.drainings.pop(data.draw(st.integers(0, len(self.drainings) - 1)))
+        tm = self.tms.get(command.resource_id)
+        if tm is None or not tm.registered or fate == "lost":
+            return
+        tm.set_draining(command)
+        if fate == "doubled":
+            self.drainings.append(command)
+        answer = ev.DrainAnswered(command.number, tm.report())
+        if fate == "answered late":
+            self.late.append(answer)
+        elif fate != "answer lost":
+            self.feed(answer)
+
     @precondition(lambda self: self.late)
     @rule(data=st.data())
     def a_late_message_arrives(self, data: st.DataObject) -> None:
@@ -303,7 +347,8 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def no_more_taskmanagers_than_may_run(self) -> None:
-        assert sum(1 for _ in self.state.living()) <= OPTIONS.max
+        """One more may have been started in the place of one that was drained."""
+        assert sum(1 for _ in self.state.living()) <= OPTIONS.max + 1
 
     def teardown(self) -> None:
         """When faults stop, every need is served, the view equals the slot tables, and no TaskManager is kept idle."""
@@ -317,7 +362,7 @@ class World(RuleBasedStateMachine):
             for need in job.needs.values():
                 room = max((self.room(tm, job_id, need) for tm in self.tms.values()), default=0)
                 if need.beside is None:
-                    assert (len(self.tms), room < least(need)) == (OPTIONS.max, True)
+                    assert (len(self.tms) >= OPTIONS.max, room < least(need)) == (True, True)
                 else:
                     assert somebody_waits or room < least(need)
         for job_id, job in self.jobs.items():
@@ -331,6 +376,7 @@ class World(RuleBasedStateMachine):
         for _ in range(60):
             self.quiet_second()
         assert set(self.state.task_managers) == set(self.tms)
+        assert not any(tm.draining for tm in self.tms.values()), "it ends when its slots are free"
         assert all(s.state is SlotState.FREE for tm in self.state.task_managers.values() for s in tm.slots)
         assert len(self.tms) == OPTIONS.standby
         assert not any(tm.aged for tm in self.tms.values())
@@ -345,6 +391,14 @@ class World(RuleBasedStateMachine):
         free = tm.slots.count(None)
         return free + need.held if free and tm.resource_id == need.beside else free
 
+    def jobs_leave(self, tm: TrueTaskManager) -> None:
+        """The jobs ask for as many slots elsewhere."""
+        for job_id, allocation in sorted({h for h in tm.slots if h is not None}):
+            if self.jobs[job_id].held.get(allocation) == tm.resource_id:
+                del self.jobs[job_id].held[allocation]
+                self.wants(job_id, tm.slots.count((job_id, allocation)), 0)
+            tm.free(allocation)
+
     @rule()
     def quiet_second(self) -> None:
         """Let a second pass without faults, in which everybody does what is due."""
@@ -356,8 +410,15 @@ class World(RuleBasedStateMachine):
                 self.feed(ev.Reported(tm.report()))
             else:
                 self.register(tm)
+            if tm.draining:
+                self.jobs_leave(tm)
         for job_id in JOBS:
             self.feed(self.declare(job_id))
+        for draining in [self.drainings.pop() for _ in range(len(self.drainings))]:
+            told = self.tms.get(draining.resource_id)
+            if told is not None and told.registered:
+                told.set_draining(draining)
+                self.feed(ev.DrainAnswered(draining.number, told.report()))
         for command in [self.allocates.pop() for _ in range(len(self.allocates))]:
             true = self.tms.get(command.resource_id)
             if true is not None:

@@ -43,6 +43,7 @@ from minflinkd.rpc.messages import (
     Collected,
     CollectedRow,
     Done,
+    DrainTaskManager,
     GetResourceOverview,
     Hardware,
     ListLogs,
@@ -304,13 +305,30 @@ class ResourceManager:
         self.mailbox = Mailbox(RESOURCE_MANAGER, fence=LeaderId("e" * 32))
         self.mailbox.on(GetResourceOverview, self.overview, fenced=False)
         self.mailbox.on(ListTaskManagers, self.list, fenced=False)
+        self.mailbox.on(DrainTaskManager, self.drain, fenced=False)
+        self.drained = False
+        self.held: list[str] = []  # why its job is still there, for each look at it while it is drained; then it ends
+        self.version = "0.0.9"
+        self.standalone = False
+        self.late = 0  # looks at the cluster until it has registered
+        self.ended = False  # by itself, since it was listed
         network.attach(self.mailbox)
 
     async def overview(self, _: GetResourceOverview) -> ResourceOverview:
         starting = StartingTaskManager(resource_id=ResourceId("tm-ba9876543210"), since_ms=STARTED)
+        self.late = max(0, self.late - 1)
         return ResourceOverview(task_managers=1, slots_total=2, slots_free=1, starting=(starting,), lost=1)
 
+    async def drain(self, request: DrainTaskManager) -> Done:
+        if request.resource_id != TM or self.ended:
+            raise NotFound(f"no TaskManager {request.resource_id} is registered")
+        self.drained = not request.undo
+        return Done()
+
     async def list(self, _: ListTaskManagers) -> tuple[TaskManagerInfo, ...]:
+        if self.late or (self.drained and not self.held):
+            return ()
+        held_by = {RUNNING: self.held.pop(0)} if self.drained else {}
         slots = (SlotStatus(index=0, job_id=RUNNING, allocation_id=AllocationId("f" * 32)), SlotStatus(index=1))
         return (
             TaskManagerInfo(
@@ -326,6 +344,10 @@ class ResourceManager:
                     resource_id=TM, slots=slots, session=SessionPhase.READY, metrics={"process.rss": 1e8}
                 ),
                 start_phases={"session": 3.5},
+                build=self.version,
+                standalone=self.standalone,
+                drained=self.drained,
+                held_by=held_by,
             ),
         )
 

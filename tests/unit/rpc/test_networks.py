@@ -75,6 +75,38 @@ async def test_a_leader_refuses_every_token_but_its_own_before_a_handler_sees_th
     await network.aclose()
 
 
+class Elsewhere:
+    """A route to parties in another process."""
+
+    def __init__(self) -> None:
+        self.got: list[Message] = []
+
+    async def ask(self, target: Address, request: Message, *, timeout: float, fence: LeaderId | None) -> Done:
+        self.got.append(request)
+        return Done()
+
+    def tell(self, target: Address, notice: Message, *, fence: LeaderId | None) -> None:
+        self.got.append(notice)
+
+
+async def test_a_daemon_that_may_not_act_sends_nothing_to_other_processes() -> None:
+    """Its parties reach one another all the same, and TaskManagers again once it is certain that it leads (A11)."""
+    certain = False
+    network, party, elsewhere = LocalNetwork(leads=lambda: certain), Party(), Elsewhere()
+    network.attach(party.mailbox)
+    network.default_route(elsewhere)  # type: ignore[arg-type]
+    with pytest.raises(Unreachable, match="not certain"):
+        await network.ask(Address("taskmanager/tm-1"), CANCEL, timeout=1)
+    network.tell(Address("taskmanager/tm-1"), LOST)
+    assert elsewhere.got == []
+    assert await network.ask(PARTY, CANCEL, timeout=1) == Done()
+    certain = True
+    await network.ask(Address("taskmanager/tm-1"), CANCEL, timeout=1)
+    network.tell(Address("taskmanager/tm-1"), LOST)
+    assert elsewhere.got == [CANCEL, LOST]
+    await network.aclose()
+
+
 async def test_what_is_said_before_the_leader_is_known_needs_no_token() -> None:
     """A registration cannot know the leader yet (m4)."""
     network, party = LocalNetwork(), Party(fence=NEW)

@@ -135,12 +135,12 @@ class CoreWorld:
         self.answer(self.ask_of(m.OfferSlots), m.OffersAccepted(accepted=keys))
 
     def rm(self, message: m.Message, number: int = 1) -> Any:
-        return self._receive(message, leader(number))
+        return self.receive(message, leader(number))
 
     def jm(self, message: m.Message, number: int = 1) -> Any:
-        return self._receive(message, leader(number))
+        return self.receive(message, leader(number))
 
-    def _receive(self, message: m.Message, fence: LeaderId) -> Any:
+    def receive(self, message: m.Message, fence: LeaderId) -> Any:
         try:
             return self.core.receive(message, fence, self.now)
         finally:

@@ -9,18 +9,23 @@ import pytest
 from msgspec.structs import replace as copy
 
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.network import Fenced
+from minflinkd.rpc.network import Fenced, task_manager
 from minflinkd.rpc.snapshot import RowCounts, TaskSnapshot
-from minflinkd.runtime.ids import LeaderId
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AttemptId, LeaderId
 from minflinkd.taskmanager.attempts.attempt import Attempt
+from minflinkd.taskmanager.child import protocol as sp
 from tests.unit.taskmanager.snapshot_world import ATTEMPT as SNAPSHOT_ATTEMPT
 from tests.unit.taskmanager.snapshot_world import running as snapshots_running
 from tests.unit.taskmanager.snapshot_world import state
-from tests.unit.taskmanager.task_executor_world import ATTEMPT, CONTEXT, DEPLOY, JOB, RM, TM, World, X, running
+from tests.unit.taskmanager.task_executor_world import ATTEMPT, CONTEXT, DEPLOY, JM, JOB, RM, TM, World, X, running
 from tests.waiting import until
+
+pytestmark = pytest.mark.looptime
 
 NEXT = LeaderId("jm2")  # later than JM
 BASE = RowCounts(read={"a": 5})
+BOOM = ErrorInfo(code="user-code", message="boom")
 
 
 async def replace_leader(world: World) -> None:
@@ -47,7 +52,8 @@ async def test_a_new_jobmaster_is_offered_the_tasks_that_run(tmp_path: Path) -> 
         await replace_leader(world)
         (task,) = offers.pop().tasks
         assert (task.status.attempt_id, task.status.state) == (ATTEMPT, m.TaskState.RUNNING)
-        assert (task.version, task.attempt_number, task.base, task.allocation_id) == ("v7", 3, BASE, X)
+        assert (task.version, task.base, task.allocation_id) == ("v7", BASE, X)
+        assert (task.deployed_by, task.attempt_number) == (JM, 3)
         assert world.session.asked == ["RunTask"]
 
 
@@ -61,6 +67,58 @@ async def test_a_task_that_ends_is_not_offered(tmp_path: Path) -> None:
         (offer,) = world.executor.core.slots.table.offers(JOB)
         assert world.executor._offered((offer,)) == ()
         await ending
+
+
+async def failed_unheard(world: World) -> None:
+    """Run a task that fails when its JobMaster has been silent for a while."""
+    await world.allocate()
+    await world.ask(DEPLOY)
+    await asyncio.sleep(10.0)
+    world.wire.faults.drop_if = lambda source, target, message: isinstance(message, m.TaskStateChanged)
+    world.executor.task_failed(1, sp.TaskFailed(attempt_id=ATTEMPT, error=BOOM))
+    await asyncio.sleep(1.0)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["while it is being told", "after it was told in vain"])
+async def test_a_failure_that_no_jobmaster_has_heard_of_is_offered_to_the_next_one(
+    tmp_path: Path, seconds: float
+) -> None:
+    """It is the job's failure, and not a task that is missing (A14a). A cancellation says that it is known."""
+    offers: list[m.OfferSlots] = []
+
+    async def accepts(request: m.OfferSlots) -> m.OffersAccepted:
+        offers.append(request)
+        return m.OffersAccepted(accepted=(X,))
+
+    async with running(tmp_path) as world:
+        world.accepts = accepts
+        await failed_unheard(world)
+        await asyncio.sleep(seconds)
+        await replace_leader(world)
+        (task,) = offers.pop().tasks
+        assert (task.status.attempt_id, task.status.state, task.status.error) == (ATTEMPT, m.TaskState.FAILED, BOOM)
+        cancel = m.CancelTask(job_id=JOB, attempt_id=ATTEMPT)
+        await world.wire.party("daemon").ask(task_manager(TM), cancel, timeout=5.0, fence=NEXT)
+        await asyncio.sleep(20.0)
+        assert world.executor.attempts == {}
+
+
+async def test_a_failure_is_forgotten_when_the_task_is_deployed_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await failed_unheard(world)
+        await asyncio.sleep(60.0)
+        assert list(world.executor.attempts) == [ATTEMPT]
+        await world.beat(X)
+        await asyncio.sleep(1.0)
+        await world.ask(copy(DEPLOY, attempt_id=AttemptId("3" * 32), attempt_number=1))
+        assert list(world.executor.attempts) == [AttemptId("3" * 32)]
+
+
+async def test_a_failure_that_nobody_asks_for_is_forgotten_with_its_job(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await failed_unheard(world)
+        await asyncio.sleep(700.0)
+        assert world.executor.attempts == {}
 
 
 async def test_an_adopted_task_tells_its_new_jobmaster_how_it_is_and_the_old_one_nothing(tmp_path: Path) -> None:

@@ -365,3 +365,29 @@ def test_every_change_of_the_report_is_told_at_once() -> None:
 def test_a_message_for_another_party_is_not_taken() -> None:
     with pytest.raises(Unreachable):
         CoreWorld().rm(m.ListTaskManagers())
+
+
+# --- being drained -----------------------------------------------------------------------------------------------
+
+
+def test_a_drained_taskmanager_gives_no_slots_but_keeps_those_that_it_gave() -> None:
+    """Its report says so, with a later version, and so do its offers and heartbeats to JobMasters (A15b)."""
+    world = CoreWorld()
+    world.active(A, 0)
+    before = world.core.report().version
+    report = world.rm(m.SetDraining(draining=True, number=1))
+    assert report.draining
+    assert report.version > before
+    assert not world.rm(allocate(B, 1)).allocated
+    assert world.rm(allocate(A, 0)).allocated
+    assert world.beat(A).draining
+    assert not world.rm(m.SetDraining(draining=False, number=2)).draining
+    assert world.rm(allocate(B, 1)).allocated
+
+
+def test_an_earlier_request_to_drain_it_changes_nothing() -> None:
+    """One that was delayed does not undo what came after it, but one of a later leader counts (A15b, R1)."""
+    world = CoreWorld()
+    world.rm(m.SetDraining(draining=True, number=1))
+    world.rm(m.SetDraining(draining=False, number=2))
+    assert not world.rm(m.SetDraining(draining=True, number=1)).draining

@@ -190,6 +190,16 @@ class AnyOrder(RuleBasedStateMachine):
         self.from_jm(job, deploy(key, self.attempts, job=job, jm=jm, task=task), jm)
 
     @rule(data=st.data(), job=JOBS)
+    def deploy_before_the_offer(self, data: st.DataObject, job: JobId) -> None:
+        """A new JobMaster deploys at once on its predecessor's slots, although it was not offered them."""
+        jm = self.some_jm(data, job) + 1
+        rm = int(self.world.core.registration.leader or 1)
+        self.attempts += 1
+        key = self.some_key(data, job)
+        self.from_rm(m.JobMasterChanged(job_id=job, leader_id=leader(jm)), rm)
+        self.from_jm(job, deploy(key, self.attempts, job=job, jm=jm, task=key), jm)
+
+    @rule(data=st.data(), job=JOBS)
     def cancel(self, data: st.DataObject, job: JobId) -> None:
         number = data.draw(st.integers(max(self.attempts - 4, 0), self.attempts + 1))
         jm = self.some_jm(data, job)

@@ -173,6 +173,18 @@ async def test_an_acknowledgement_that_comes_too_late_takes_its_files_with_it(tm
         assert (world.stored(), world.copies(), world.attempt.handles) == (set(), set(), {})
 
 
+async def test_a_task_whose_acknowledgement_comes_too_late_goes_on(tmp_path: Path) -> None:
+    """It may have stopped at the cut, and its JobMaster may die before it tells of the abort (C13, A14a)."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one"}
+        world.refusal = CheckpointNotPending("checkpoint 1 is not pending")
+        world.trigger(1, stop=True)
+        await until(lambda: world.acknowledged(1) is not None)
+        await until(lambda: not world.snapshots.taking(world.attempt))
+        assert [type(request) for request in world.session.asked][-1] is sp.AbortSnapshot
+        assert world.attempt.stops_at == 0
+
+
 async def test_an_attempt_that_ends_leaves_to_the_coordinator_what_it_may_have_acknowledged(tmp_path: Path) -> None:
     """The TaskManager cannot know whether the acknowledgement has arrived (F4)."""
     async with running(tmp_path) as world:

@@ -164,7 +164,7 @@ def fit_positions(
     """Make the last micro-batch end where the restored inputs begin.
 
     An offset further ahead covers what an at-least-once task had read of the next epoch: that comes again, in entries
-    divided in another way. An offset further behind, without unread entries, leaves out only barriers.
+    divided in another way. An offset further back, without unread entries, leaves out only barriers.
     """
     for number in (batch, batch + 1):  # `batch + 1` exists if an empty micro-batch was planned, see `plan_empty_batch`
         if (checkpoint / "offsets" / str(number)).exists():

@@ -6,11 +6,13 @@ Spark calls `process` on the query's own thread. `look_at_exchanges` runs on the
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -23,6 +25,7 @@ from minflinkd.taskmanager.session.exchange.opening import exchange_positions
 from minflinkd.taskmanager.session.exchange.writing import ExchangeSink
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.watermarks import Watermarks, is_idle
+from minflinkd.taskmanager.session.query.disk_space import DiskSpace
 from minflinkd.taskmanager.session.query.progress import Progress
 from minflinkd.taskmanager.session.query.run import Gate
 from minflinkd.taskmanager.session.sinks import TaskSinks
@@ -30,12 +33,17 @@ from minflinkd.taskmanager.session.spark import steady_plans
 from minflinkd.taskmanager.session.spark.failures import BatchFailed, QueryEnded, batch_failure, input_failure
 from minflinkd.taskmanager.session.state import snapshot
 
+log = structlog.get_logger(__name__)
+
+_LOOK = 1.0  # seconds between two looks at a disk that is nearly full
+
 
 @dataclass
 class MicroBatches:
     """Processes the micro-batches of one query.
 
     `max_backlog`: bytes that readers may be behind in the query's exchange before a micro-batch waits (J10).
+    `space`: a micro-batch waits while a disk that the query writes to is nearly full (A14).
     `published`: called after each micro-batch. `error`: why one failed.
     """
 
@@ -44,6 +52,7 @@ class MicroBatches:
     channels: TaskChannels
     exchange: ExchangeSink | None
     max_backlog: int
+    space: DiskSpace
     watermarks: Watermarks
     checkpoint: Path
     progress: Progress
@@ -58,7 +67,7 @@ class MicroBatches:
         failure = None
         try:
             self.gate.run()  # wait for the state stores that are left to this run
-            self._await_readers()
+            self._await_room()
             self._write(frame, epoch)
         except BaseException as error:  # user code may raise even SystemExit
             failure = batch_failure(error)
@@ -74,15 +83,20 @@ class MicroBatches:
         if not self.stopping.is_set():
             self.error = input_failure(error)
 
-    def _await_readers(self) -> None:
-        """J10: wait while readers of the exchange are too far behind, or a stop checkpoint holds micro-batches back.
+    def _await_room(self) -> None:
+        """Wait while a disk is nearly full, readers are too far behind (J10), or a stop checkpoint holds batches back.
 
         Waits before anything of the micro-batch is computed, so that the one before can be checkpointed meanwhile.
         Raises QueryEnded.
         """
         pause = 0.005
+        full, look_at = "", 0.0
         while not self.stopping.is_set():
-            if self.exchange is not None and self.channels.backlog() > self.max_backlog:
+            if time.monotonic() >= look_at:
+                before, full, look_at = full, self.space.lacking(), time.monotonic() + _LOOK
+                if full and not before:
+                    log.warning("a task waits: a disk is nearly full", space=full)
+            if full or (self.exchange is not None and self.channels.backlog() > self.max_backlog):
                 self.backpressure.hold()
             else:
                 self.backpressure.let_go()

@@ -30,6 +30,7 @@ from minflinkd.taskmanager.session.plan.watermarks import Watermarks, finds_inpu
 from minflinkd.taskmanager.session.query.batch_input import failed_input
 from minflinkd.taskmanager.session.query.batches import MicroBatches
 from minflinkd.taskmanager.session.query.building import BuiltTask
+from minflinkd.taskmanager.session.query.disk_space import DiskSpace, written_to
 from minflinkd.taskmanager.session.query.ending import Ending
 from minflinkd.taskmanager.session.query.progress import Progress
 from minflinkd.taskmanager.session.query.run import Gate, SparkRun
@@ -94,6 +95,7 @@ class RunningQuery:
             channels=built.channels,
             exchange=built.exchange,
             max_backlog=output.max_backlog if output is not None else 0,
+            space=DiskSpace(written_to(built.request.directory, built.plan.sinks), built.request.min_free),
             watermarks=Watermarks(built.engine.session, built.plan.watermarks, stateful=built.plan.keeps_state),
             checkpoint=self._checkpoint,
             progress=self._progress,

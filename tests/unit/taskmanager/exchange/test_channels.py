@@ -132,7 +132,7 @@ def test_a_cut_says_where_barriers_lie_and_releases_them(tmp_path: Path) -> None
     world.barrier(A, 1)
     world.barrier(B, 1)
     assert channels.await_cut(1, 0.0) is None
-    world.data(A, "behind")
+    world.data(A, "after")
     assert (channels.readable(A, None), channels.readable(A, 1)) == (1, 1)
     channels.publish(0, {A: 1, B: 0}, batch(0))
     made = cut(channels, 1)
@@ -163,7 +163,7 @@ def test_a_late_barrier_of_a_checkpoint_that_has_ended_is_released_without_a_che
     channels.trigger(2, world.target(), oldest=2)
     channels.abort(2)
     world.barrier(A, 1)
-    world.data(A, "behind")
+    world.data(A, "after")
     channels.poll()
     assert channels.readable(A, 0) == 2
 
@@ -175,7 +175,7 @@ def test_an_unaligned_cut_links_the_unread_entries_with_their_data(tmp_path: Pat
     for name in ("x", "y", "z"):
         world.data(A, name)
     world.barrier(A, 1)
-    world.data(A, "behind")
+    world.data(A, "after")
     channels.publish(0, {A: 1}, None)
     channels.trigger(1, world.target())
     assert channels.await_cut(1, 0.0) is None
@@ -338,6 +338,20 @@ def test_a_stop_that_is_given_up_while_it_waits_leaves_nothing_closed(tmp_path: 
         channels.await_cut(1, 0.0)
     assert channels.publish(0, {}, batch(0))
     assert channels.begin()
+
+
+def test_a_stop_whose_abort_was_lost_ends_with_the_next_trigger(tmp_path: Path) -> None:
+    """Otherwise the task would look RUNNING for ever and process nothing (C13, A14a)."""
+    world = World(tmp_path)
+    channels = world.channels()
+    assert channels.publish(0, {}, batch(0))
+    channels.trigger(2, world.target(2), stop=True)
+    assert cut(channels, 2).batch_id == 0
+    channels.trigger(1, world.target(1), oldest=1)
+    assert not channels.begin(), "an earlier trigger that is late says nothing about it"
+    channels.trigger(3, world.target(3), oldest=3)
+    assert channels.begin()
+    assert channels.publish(1, {}, batch(1))
 
 
 def test_the_end_of_input_is_taken_in_with_what_is_before_it(tmp_path: Path) -> None:

@@ -1,0 +1,207 @@
+"""The HTTP endpoint of a cluster: the addresses of its daemons, of which one leads (A13).
+
+A daemon that stands by says where the leader is, and the request is sent again to that one. Bodies are bytes, so they
+survive this. While nobody leads nothing is done, so every request can be sent again then, whatever it asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from minflinkd.rest.schemas import ErrorAnswer
+from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
+
+PATIENCE = 30.0  # seconds to wait for a leader
+CONNECT_TIMEOUT = 5.0  # seconds
+FIRST_PAUSE = 0.1  # seconds
+LONGEST_PAUSE = 1.0
+HOPS = 3  # redirections to follow
+
+_REDIRECT: Final = 307
+UNAVAILABLE: Final = 503
+_LATER: Final = (502, UNAVAILABLE)  # 502: of a daemon, or another proxy, whose leader did not answer
+_CUT_OFF = (aiohttp.ClientError, TimeoutError, ConnectionError)
+_NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)  # so nothing was sent
+
+
+class DaemonUnreachable(MinflinkError):
+    """No answer; the outcome of the request is unknown."""
+
+    code = "daemon-unreachable"
+    consequence = Consequence.RETRYABLE
+
+
+class Refused(MinflinkError):
+    """The daemon's answer was an error."""
+
+    def __init__(self, status: int, answer: ErrorAnswer) -> None:
+        super().__init__(answer.errors[0] if answer.errors else f"HTTP {status}")
+        self.status = status
+        self.answer = answer
+
+    def info(self) -> ErrorInfo:
+        later = Consequence.RETRYABLE if self.status in _LATER else Consequence.REFUSED
+        answer = self.answer
+        return ErrorInfo(code=answer.code, message=self.message, consequence=later, kind=answer.kind, hint=answer.hint)
+
+
+def addresses(text: str) -> tuple[str, ...]:
+    """Split a list of URLs at its commas. `http://` may be left out."""
+    found = (part.strip().rstrip("/") for part in text.split(","))
+    return tuple(each if "://" in each else f"http://{each}" for each in found if each) or (text,)
+
+
+class Endpoint:
+    def __init__(self, urls: str, *, timeout: float) -> None:
+        """`urls`: of one daemon or several, separated by commas. `timeout`: seconds for one request."""
+        self._addresses = addresses(urls)
+        self._leader = ""  # to which a standby has redirected
+        self._timeout = timeout
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        timeout = aiohttp.ClientTimeout(total=self._timeout, sock_connect=CONNECT_TIMEOUT)
+        self._session = aiohttp.ClientSession(timeout=timeout)
+        return self
+
+    async def aclose(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def knows_also(self, urls: Iterable[str]) -> None:
+        """Ask these daemons after the others."""
+        self._addresses += tuple(url for url in urls if url not in self._addresses)
+
+    @property
+    def url(self) -> str:
+        """The daemon that has answered last; at first, the first one of the list."""
+        return self._leader or self._addresses[0]
+
+    @asynccontextmanager
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        document: bytes | None = None,
+        timeout: float = 0.0,
+        until: float = 0.0,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield the answer of the daemon that leads. `until`, a monotonic time, ends waiting for one.
+
+        Raises DaemonUnreachable, also while the answer is read, and Refused if nobody leads.
+        """
+        options: dict[str, Any] = {"params": query}
+        if document is not None:
+            options |= {"data": document, "headers": {"Content-Type": "application/json"}}
+        if timeout:
+            total = max(timeout, self._timeout)
+            options["timeout"] = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT)
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                response = await self._answer(method, path, options)
+                break
+            except Refused:  # nobody leads
+                if time.monotonic() + pause > until:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        try:
+            async with response:
+                yield response
+        except _CUT_OFF as error:
+            raise self._unreachable(error) from error
+
+    async def _answer(self, method: str, path: str, options: Mapping[str, Any]) -> aiohttp.ClientResponse:
+        """Ask one after the other. Raises DaemonUnreachable; Refused if only daemons answer that do not lead."""
+        refused: Refused | None = None
+        for base in ((self._leader,) if self._leader else ()) + self._addresses:
+            try:
+                response = await self._led(base, method, path, options)
+            except _NOT_CONNECTED:
+                self._leader = "" if base == self._leader else self._leader
+                continue
+            except _CUT_OFF as error:
+                failed = self._unreachable(error)
+                self._leader = ""
+                self._prefer_after(base)
+                raise failed from error
+            except Refused as error:
+                self._leader = ""
+                refused = error
+            else:
+                self._prefer(base)
+                return response
+        if refused is not None:
+            raise refused
+        raise DaemonUnreachable(
+            f"no daemon answers at {', '.join(self._addresses)}",
+            hint="is it running? start it with `minflinkd serve`, or name another one with --url",
+        )
+
+    async def _led(self, base: str, method: str, path: str, options: Mapping[str, Any]) -> aiohttp.ClientResponse:
+        """Ask one daemon, and those to which it redirects. Raises Refused if nobody leads, and aiohttp's errors.
+
+        Those of `_NOT_CONNECTED` are about `base` itself.
+        """
+        response = await self._at(URL(base + path), method, options)
+        for _ in range(HOPS):
+            if response.status == UNAVAILABLE:
+                error = refusal(response.status, await response.read())
+                if error.answer.kind is Kind.NO_LEADER:
+                    raise error
+            if response.status != _REDIRECT or not (place := response.headers.get("Location", "")):
+                return response
+            response.release()
+            leader = URL(place, encoded=True)
+            self._leader = str(leader.origin())
+            try:
+                response = await self._at(leader, method, {**options, "params": None})  # they are in the address
+            except _NOT_CONNECTED as error:
+                raise _no_leader(f"the daemon that leads, or led, does not answer at {self._leader}") from error
+        response.release()
+        raise _no_leader("the daemons do not agree on which of them leads")
+
+    async def _at(self, url: URL, method: str, options: Mapping[str, Any]) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise RuntimeError("the client is not open: use it with `async with`")
+        return await self._session.request(method, url, allow_redirects=False, **options)
+
+    def _prefer(self, base: str) -> None:
+        """Ask this one first from now on."""
+        if base in self._addresses:
+            at = self._addresses.index(base)
+            self._addresses = self._addresses[at:] + self._addresses[:at]
+
+    def _prefer_after(self, base: str) -> None:
+        self._prefer(base)
+        if base in self._addresses:
+            self._addresses = (*self._addresses[1:], self._addresses[0])
+
+    def _unreachable(self, error: Exception) -> DaemonUnreachable:
+        why = str(error) or type(error).__name__
+        return DaemonUnreachable(f"the daemon at {self.url} did not answer: {why}", hint="its log may say why")
+
+
+def refusal(status: int, body: bytes) -> Refused:
+    try:
+        return Refused(status, msgspec.json.decode(body, type=ErrorAnswer))
+    except msgspec.MsgspecError:
+        answer = ErrorAnswer(errors=(f"HTTP {status}: {body[:200].decode(errors='replace')}",), code="http")
+        return Refused(status, answer)
+
+
+def _no_leader(why: str) -> Refused:
+    hint = "tasks go on; ask again in a moment"
+    return Refused(UNAVAILABLE, ErrorAnswer(errors=(why,), code="no-leader", kind=Kind.NO_LEADER, hint=hint))

@@ -1,0 +1,96 @@
+"""`minflinkd handover`: end the daemon and leave its TaskManagers and their tasks to the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from minflinkd.cli.connection import Connection, connection_options
+from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.processes import lives_here
+from minflinkd.cli.text import print_json
+
+if TYPE_CHECKING:
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
+    from minflinkd.rest.schemas import ClusterInfo, LeaderInfo
+
+_PAUSE = 0.1  # seconds between two looks
+_PATIENCE = 60.0  # seconds for the daemon to end
+
+
+@click.command()
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the daemon has ended.")
+@connection_options
+def handover(connection: Connection, wait: bool) -> None:
+    """End the daemon, and leave its TaskManagers running. Their tasks go on, and the next daemon adopts them.
+
+    Use it to restart a daemon that systemd does not run, for example with other options or as an upgrade. Start the
+    next one on the same state directory within high-availability.orphan-timeout (10 min). Until then nothing is
+    checkpointed or published. Under systemd, use `systemctl restart minflinkd`, which also starts the next daemon.
+    With several daemons (high-availability.type), one of those that stand by leads next; the command says which.
+
+    \b
+    Examples:
+      minflinkd handover
+      minflinkd handover --no-wait
+    """
+
+    async def end(client: Client) -> ExitCode:
+        before = await _standing(client)
+        pid = await client.hand_over()
+        deadline = time.monotonic() + _PATIENCE
+        if wait and before is not None and before.standbys and before.leader is not None:
+            client.knows_also(standby.url for standby in before.standbys)  # --url may name only the one that ends
+            leader = await _next_leader(client, before.leader.epoch, deadline)
+            if connection.as_json:
+                print_json({"pid": pid, "ended": True, "leader": leader.name, "epoch": leader.epoch})
+            else:
+                click.echo(
+                    f"{leader.name} leads now, at {leader.url} (epoch {leader.epoch}). TaskManagers and tasks go on."
+                )
+            return ExitCode.OK
+        # It stops answering before it gives up the state directory.
+        while wait and (await client.answers() or lives_here(client.url, pid)):
+            if time.monotonic() >= deadline:
+                raise Failure(
+                    f"The daemon (pid {pid}) has not ended after {_PATIENCE:g} s.\nSee its log.", ExitCode.UNREACHABLE
+                )
+            await asyncio.sleep(_PAUSE)
+        if connection.as_json:
+            print_json({"pid": pid, "ended": wait})
+        else:
+            said = f"The daemon (pid {pid}) has ended" if wait else f"The daemon (pid {pid}) is ending"
+            click.echo(f"{said}. Its TaskManagers and tasks go on: start the next daemon on the same state directory.")
+        return ExitCode.OK
+
+    connection.run(end)
+
+
+async def _standing(client: Client) -> ClusterInfo | None:
+    """Return who leads and who stands by. A daemon whose parts do not answer can hand over all the same."""
+    from minflinkd.cli.endpoint import Refused  # imports aiohttp
+
+    try:
+        return (await client.overview()).minflinkd
+    except Refused:
+        return None
+
+
+async def _next_leader(client: Client, epoch: int, deadline: float) -> LeaderInfo:
+    """Return who leads after the one with this epoch. Raises Failure if nobody does in time."""
+    from minflinkd.cli.endpoint import DaemonUnreachable, Refused  # imports aiohttp
+
+    while time.monotonic() < deadline:
+        with contextlib.suppress(DaemonUnreachable, Refused):
+            leader = (await client.overview()).minflinkd.leader
+            if leader is not None and leader.epoch > epoch:
+                return leader
+        await asyncio.sleep(_PAUSE)
+    raise Failure(
+        f"No daemon leads {_PATIENCE:g} s after the handover.\nSee the logs of those that stand by.",
+        ExitCode.UNREACHABLE,
+    )

@@ -1,0 +1,127 @@
+"""`minflinkd upgrade`: replace the TaskManagers whose code is of another version than the daemon's, one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from minflinkd.cli.connection import Connection, connection_options
+from minflinkd.cli.drain import PAUSE, until_ended
+from minflinkd.cli.exits import ExitCode, of_status
+from minflinkd.cli.text import print_json
+from minflinkd.rest.schemas import DashboardConfiguration, TaskManager
+
+if TYPE_CHECKING:
+    from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
+
+SETTLING = 10.0  # seconds that TaskManagers have to register
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Say which would be replaced and which jobs would move, and do nothing.")
+@click.option(
+    "--wait-timeout",
+    type=float,
+    metavar="SECONDS",
+    help="Wait this long at most for each TaskManager, then go on with the next (exit code 5). Default: without end.",
+)
+@connection_options
+def upgrade(connection: Connection, dry_run: bool, wait_timeout: float | None) -> None:
+    """Replace the TaskManagers whose code is of another version than the daemon's, one by one.
+
+    Run it after the daemon was restarted with a new version: its TaskManagers and tasks have gone on with the old one.
+    Each TaskManager is drained, as by `minflinkd taskmanager drain`: its jobs move, by a hot restart without a change,
+    to TaskManagers that are ready, and it ends. Those without jobs come first. If it is interrupted, run it again.
+
+    TaskManagers that run by themselves (`minflinkd taskmanager`) are only listed. Drain them one after the other, and
+    start each again in the way in which it was started.
+
+    \b
+    Exit codes: 0 all are of the daemon's version; 5 with --wait-timeout: some still run and stay drained.
+
+    \b
+    Examples:
+      minflinkd upgrade --dry-run
+      minflinkd upgrade
+    """
+    say: Callable[[str], None] = (lambda _: None) if connection.as_json else click.echo
+
+    async def replace(client: Client) -> ExitCode:
+        version = (await client.get("/config", DashboardConfiguration)).minflinkd.version
+        old, alone = outdated(await _all(client), version)
+        left: list[str] = []
+        for info in old:
+            say(_told(info, version))
+            if dry_run:
+                continue
+            if not await _is_drained(client, info.id):
+                say(f"{info.id} has ended by itself")
+            elif await until_ended(client, info.id, say=say, timeout=wait_timeout) is None:
+                say(f"{info.id} has ended")
+            else:
+                left.append(info.id)
+                say(f"{info.id} has not ended after {wait_timeout:g} s. It stays drained, and ends with its last job")
+        for info in alone:
+            say(f"{info.id} ({_named(info)}) runs by itself: drain it, then start it again")
+        if not old and not alone:
+            say(f"All TaskManagers have the daemon's version, {version}")
+        if connection.as_json:
+            print_json(
+                {
+                    "version": version,
+                    "dry-run": dry_run,
+                    "replaced": [{"id": i.id, "jobs": jobs_on(i), "ended": i.id not in left} for i in old],
+                    "standalone": [info.id for info in alone],
+                }
+            )
+        return ExitCode.CONFLICT if left else ExitCode.OK
+
+    connection.run(replace)
+
+
+async def _all(client: Client) -> tuple[TaskManager, ...]:
+    """Return the TaskManagers. Just after a restart of the daemon, wait for those that have yet to register with it."""
+    for _ in range(round(SETTLING / PAUSE)):
+        if not (await client.overview()).minflinkd.starting:
+            break
+        await asyncio.sleep(PAUSE)
+    return (await client.task_managers()).taskmanagers
+
+
+async def _is_drained(client: Client, name: str) -> bool:
+    """Begin to drain the TaskManager. Return False if it has ended since it was listed."""
+    from minflinkd.cli.endpoint import Refused  # imports aiohttp
+
+    try:
+        await client.drain(name)
+    except Refused as error:
+        if of_status(error.status) is ExitCode.NOT_FOUND:
+            return False
+        raise
+    return True
+
+
+def outdated(known: Iterable[TaskManager], version: str) -> tuple[list[TaskManager], list[TaskManager]]:
+    """Return the TaskManagers of another version: those to replace, in this order, and those that run by themselves.
+
+    Those with the fewest jobs come first: what replaces them is new, and takes the jobs of the others.
+    """
+    other = sorted((i for i in known if i.minflinkd.version != version), key=lambda i: (len(jobs_on(i)), i.id))
+    return [i for i in other if not i.minflinkd.standalone], [i for i in other if i.minflinkd.standalone]
+
+
+def jobs_on(info: TaskManager) -> list[str]:
+    return sorted({slot.job_id for slot in info.minflinkd.slots if slot.job_id is not None})
+
+
+def _told(info: TaskManager, version: str) -> str:
+    jobs = jobs_on(info)
+    moves = f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(jobs)} to move" if jobs else "no jobs"
+    return f"{info.id} ({_named(info)}, the daemon is {version}): {moves}"
+
+
+def _named(info: TaskManager) -> str:
+    return f"version {info.minflinkd.version}" if info.minflinkd.version else "an earlier version"

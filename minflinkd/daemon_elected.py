@@ -1,0 +1,405 @@
+"""A daemon that takes part in an election: it leads while it is elected, and stands by at other times (A10 - A13).
+
+What a leader runs is a `Daemon` of its own for each leadership. When the leadership ends, that one hands over:
+TaskManagers and tasks go on, and the next leader adopts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+
+import msgspec
+import structlog
+
+from minflinkd.config import Config
+from minflinkd.config import directories as where
+from minflinkd.config.cluster_options import Standby as RestStandby
+from minflinkd.daemon import READY_FILE, Daemon, DaemonInfo, Mandate
+from minflinkd.ha.election import Timing
+from minflinkd.ha.elector import Elector
+from minflinkd.ha.embedded import StateDirectory, cluster_secret
+from minflinkd.ha.service import Member, ServiceRefused, told
+from minflinkd.ha.standing import member_name
+from minflinkd.ha.zookeeper.cluster import LeaderRecords, ZooKeeperCluster
+from minflinkd.rest.server import Listening, place
+from minflinkd.rest.standby import StandbyServer
+from minflinkd.runtime import listening
+from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.component import Component
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.supervision import FIRST_PAUSE, LONGEST_PAUSE
+from minflinkd.storage.registry import Storages
+
+LOOK = 1.0  # seconds between two looks at who leads
+CLOSING = 60.0  # seconds for what ran as a leader to end
+TAKEOVER = 60.0  # seconds in which an elected daemon begins to lead; each time it does not, it has twice as long
+LONGEST_TAKEOVER = 960.0
+
+log = structlog.get_logger(__name__)
+
+
+class LocalJobsLeft(MinflinkError):
+    """The state directory holds jobs that daemons of a shared cluster would not see."""
+
+    code = "local-jobs-left"
+    consequence = Consequence.REFUSED
+
+
+class TakeoverTooSlow(MinflinkError):
+    """This daemon was elected, and something that it needs to lead did not answer in time."""
+
+    code = "takeover-too-slow"
+    consequence = Consequence.RETRYABLE
+
+
+class _Leadership:
+    """One leadership, from the election to the last part that is closed."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.over = asyncio.Event()
+        self.records: LeaderRecords | None = None
+        self._daemon: Daemon | None = None
+        self._starting: asyncio.Task[None] | None = None
+
+    async def start(self, daemon: Daemon) -> bool:
+        """Start the daemon. Return False as soon as the leadership is over. Raises what the daemon raises."""
+        self._daemon = daemon
+        self._starting = starting = asyncio.create_task(daemon.start(), name=f"start of leadership {self.epoch}")
+        over = asyncio.create_task(self.over.wait(), name=f"end of leadership {self.epoch}")
+        try:
+            await asyncio.wait({starting, over}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+        if self.over.is_set():
+            return False
+        starting.result()
+        return True
+
+    async def aclose(self, *, hand_over: bool) -> None:
+        """Close everything. A daemon that had not yet started hands over in any case. Idempotent."""
+        daemon, starting = self._daemon, self._starting
+        if daemon is not None and starting is not None:
+            if hand_over or not starting.done():
+                daemon.hand_over()
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)  # whoever waits for the start has the error
+            await daemon.aclose()
+        if self.records is not None:
+            await self.records.aclose()
+
+
+class ElectedDaemon(Component):
+    """Offers what `Daemon` offers to the process. `start` returns when it answers HTTP, as leader or as standby."""
+
+    def __init__(self, config: Config, environ: Mapping[str, str], kill: Callable[[], object] | None = None) -> None:
+        """`kill` ends this process at once."""
+        super().__init__("elected daemon")
+        self.config = config
+        self._kill = kill or _kill_this_process
+        self.state_directory = where.state_directory(config, environ)
+        self.handover_asked = asyncio.Event()
+        self.changed = asyncio.Event()  # set whenever it begins or stops leading
+        self._environ = environ
+        self._clock = SystemClock()
+        self._directory = StateDirectory(self.state_directory)
+        self._storages = Storages(config.storage.options)
+        self._sockets: list[socket.socket] = []
+        self._standby: StandbyServer | None = None
+        self._daemon: Daemon | None = None
+        self._leadership: _Leadership | None = None
+        self._members: tuple[Member, ...] = ()
+        self._leaderless_since: float | None = self._clock.monotonic()  # None: somebody leads
+        self._trouble = ""  # why this daemon cannot take part in the election, or could not lead
+        self._hands_over = False
+        self._pause = FIRST_PAUSE
+        self._takeover = TAKEOVER
+
+    @property
+    def info(self) -> DaemonInfo:
+        blobs = "" if self._daemon is None else self._daemon.blobs.url
+        return DaemonInfo(self._url, blobs, self.state_directory, os.getpid())
+
+    @property
+    def leads(self) -> bool:
+        return self._daemon is not None
+
+    @property
+    def status(self) -> str:
+        """In a few words, for systemd."""
+        if self.leads:
+            return f"leading; {self._url}"
+        return f"standby, leader {leader}; {self._url}" if (leader := self._leader()) else f"no leader; {self._url}"
+
+    async def _start(self) -> None:
+        self._directory.take()
+        self._require_no_local_jobs()
+        config = self.config
+        secret = cluster_secret(where.secret_file(config, self.state_directory))
+        self._sockets = await listening.bind(place(config.rest.bind_address, config.rest.port))
+        self._url = f"http://{_host(config)}:{self._sockets[0].getsockname()[1]}"
+        overflow = self._storages.at(f"{where.ha_storage_uri(config, self.state_directory).rstrip('/')}")
+        await self._storages.require_writable(overflow)
+        self._cluster = cluster = ZooKeeperCluster(config.ha, overflow=overflow, fingerprint=_fingerprint(secret))
+        self._elector = Elector(
+            cluster.ballot,
+            member=Member(name=member_name(), url=self._url),
+            timing=Timing(lease=config.ha.lease, renewal=float(config.ha.renewal_interval)),
+            lead=self._lead,
+            step_down=self._step_down,
+        )
+        self._elector.falls_with = self.crash
+        cluster.elector = self._elector
+        await cluster.start()
+        await self._stand_by()
+        await self._storages.at(str(self.state_directory / READY_FILE)).write_bytes(
+            msgspec.json.encode({"url": self._url, "blob_url": "", "pid": os.getpid()})
+        )
+        self.tasks.loop("look who leads", self._look)
+        self.tasks.job("take part", self._take_part())
+
+    async def _stop(self) -> None:
+        if self._leadership is not None:
+            await self._leadership.aclose(hand_over=self._hands_over)
+        await self._leave_standby()
+        if hasattr(self, "_elector"):
+            await self._elector.aclose()  # after what it ran has ended: it lets the next one lead
+            await self._cluster.aclose()
+        (self.state_directory / READY_FILE).unlink(missing_ok=True)
+        listening.close(self._sockets)
+        await self._storages.aclose()
+        self._directory.release()
+
+    async def before_stop(self) -> None:
+        if self._daemon is not None:
+            await self._daemon.before_stop()
+
+    def hand_over(self) -> None:
+        self._hands_over = True
+
+    def apply(self, config: Config) -> None:
+        self.config = config
+        if self._daemon is not None:
+            self._daemon.apply(config)
+
+    def _require_no_local_jobs(self) -> None:
+        """Raises LocalJobsLeft: the jobs of a daemon that used to be alone would silently stop running."""
+        left = sorted(path.stem for path in (self.state_directory / "jobs" / "jobs").glob("*.json"))
+        if left:
+            raise LocalJobsLeft(
+                f"{self.state_directory} has {len(left)} jobs from before high-availability.type was set, such as "
+                f"{left[0]}",
+                hint="start the daemon without it, stop each job with a savepoint, and start the jobs from those",
+            )
+
+    async def _take_part(self) -> None:
+        """Take part in the election as soon as ZooKeeper answers, and if this daemon belongs to the cluster.
+
+        One that does not belong to it must not be elected: it could not lead, and would keep others from it.
+        """
+        while True:
+            try:
+                await self._cluster.cluster_id()
+                break
+            except Exception as error:  # whatever it is: without this daemon nobody may be there to lead
+                if (reason := _told(error)) != self._trouble:
+                    log.warning("this daemon cannot take part in the election yet", error=reason)
+                self._trouble = reason
+            await self._clock.sleep(LOOK)
+        self._trouble = ""
+        await self._elector.start()
+
+    # --- leading ---
+
+    def _lead(self, epoch: int) -> None:
+        if self.tasks.closed:  # it was elected while it ends, and gives its claim back in a moment
+            return
+        self._leadership = leadership = _Leadership(epoch)
+        self.tasks.job(f"leadership {epoch}", self._run(leadership))
+
+    def _step_down(self, reason: str) -> None:
+        if self._leadership is not None:
+            self._leadership.over.set()
+
+    async def _run(self, leadership: _Leadership) -> None:
+        """Run everything that a leader runs, until the leadership is over. TaskManagers and tasks go on after that."""
+        try:
+            await self._begin(leadership)
+            await leadership.over.wait()
+        except Exception as error:
+            unforeseen = None if isinstance(error, MinflinkError | OSError) else error
+            log.error(
+                "this daemon was elected and cannot lead",
+                epoch=leadership.epoch,
+                error=_told(error),
+                exc_info=unforeseen,
+            )
+            self._trouble = f"it was elected and could not begin to lead: {_told(error)}"
+            self._elector.resign(f"it could not begin to lead: {error}")  # so that another one leads meanwhile
+            await self._close(leadership)
+            await self._stand_by()
+            await self._clock.sleep(self._pause)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        await self._close(leadership)
+        self._elector.member = msgspec.structs.replace(self._elector.member, leading_since_ms=0, epoch=0)
+        await self._stand_by()
+        self._leadership = None
+        self._elector.stepped_down()
+        self._changed()
+
+    async def _begin(self, leadership: _Leadership) -> None:
+        """Start what a leader runs. Return early if the leadership is over before. Raises MinflinkError, OSError."""
+        epoch, cluster_id = leadership.epoch, await self._cluster.cluster_id()
+        records = leadership.records = self._cluster.records(cluster_id, epoch)
+        mandate = Mandate(
+            epoch=epoch,
+            leads=lambda: self._elector.leads(epoch),
+            cluster_id=cluster_id,
+            records=records.jobs,
+            sockets=self._sockets,
+            url=self._url,
+            members=lambda: self._members,
+            trouble=lambda: self._elector.trouble,
+            without_leader=self._without_leader(),
+        )
+        await self._leave_standby()
+        daemon = Daemon(self.config, self._environ, mandate)
+        daemon.handover_asked = self.handover_asked
+        limit = asyncio.timeout(self._takeover)
+        try:
+            async with limit:
+                if not await leadership.start(daemon):
+                    return
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise self._too_slow(daemon) from error
+        self._daemon = daemon
+        self._leaderless_since = None
+        self._trouble = ""
+        self._pause, self._takeover = FIRST_PAUSE, TAKEOVER
+        self._changed()
+        now = self._clock.epoch_ms()
+        member = msgspec.structs.replace(self._elector.member, leading_since_ms=now, epoch=epoch)
+        with contextlib.suppress(MinflinkError):  # the next look tries again
+            await self._elector.describe(member)
+        log.info("leading", epoch=epoch, url=self._url)
+        self.tasks.job("sweep of records", records.sweep())
+
+    def _too_slow(self, daemon: Daemon) -> TakeoverTooSlow:
+        waited, self._takeover = self._takeover, min(2 * self._takeover, LONGEST_TAKEOVER)
+        return TakeoverTooSlow(
+            f"after {waited:g} s it still waited for its {daemon.starting}",
+            hint="look whether this host reaches high-availability.storageDir and execution.checkpointing.dir, and "
+            "whether they answer",
+        )
+
+    async def _close(self, leadership: _Leadership) -> None:
+        """Close what a leader ran, or end this process: it must not keep ports and memory for ever. Idempotent."""
+        if self._daemon is not None:
+            self._daemon = None
+            self._leaderless_since = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(CLOSING):
+                await leadership.aclose(hand_over=True)
+        except TimeoutError:
+            log.critical(
+                "what this daemon ran as a leader does not end; the process is killed",
+                epoch=leadership.epoch,
+                seconds=CLOSING,
+                hint="a disk or a mount that does not answer, perhaps",
+            )
+            self._kill()
+
+    def _changed(self) -> None:
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+    # --- standing by ---
+
+    async def _stand_by(self) -> None:
+        """Answer as a standby from now on. Idempotent."""
+        if self._standby is not None or self.tasks.closed:
+            return
+        config = self.config
+        standby = StandbyServer(
+            [each.dup() for each in self._sockets],
+            listening=Listening(
+                host=config.rest.bind_address, port=config.rest.port, allowed_hosts={config.rest.address}
+            ),
+            leader=self._leader,
+            trouble=lambda: self._trouble or self._elector.trouble,
+            without_leader=self._without_leader,
+            proxy=config.rest.standby is RestStandby.PROXY,
+        )
+        await standby.start()
+        self._standby = standby
+
+    async def _leave_standby(self) -> None:
+        standby, self._standby = self._standby, None
+        if standby is not None:
+            await standby.aclose()
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                members = await self._cluster.ballot.members()
+                if self.leads and self._elector.member not in members:  # its description was lost on the way
+                    await self._elector.describe(self._elector.member)
+            except MinflinkError as error:
+                if isinstance(error, ServiceRefused):
+                    self._elector.trouble = told(error)
+                members = self._members if self.leads else ()
+            if members != self._members:
+                self._members = members
+                self._changed()
+            if not self.leads:
+                self._note_leader()
+            await self._clock.sleep(LOOK)
+
+    def _note_leader(self) -> None:
+        if self._leader():
+            self._leaderless_since = None
+        elif self._leaderless_since is None:
+            self._leaderless_since = self._clock.monotonic()
+
+    def _without_leader(self) -> float:
+        return 0.0 if self._leaderless_since is None else self._clock.monotonic() - self._leaderless_since
+
+    def _leader(self) -> str:
+        """Return the URL of the leader, as far as it is known."""
+        for member in self._members[:1]:
+            if member.leading_since_ms and member.url != self._url:
+                return member.url
+        return ""
+
+
+def new_daemon(config: Config, environ: Mapping[str, str]) -> Daemon | ElectedDaemon:
+    return Daemon(config, environ) if config.ha.type == "none" else ElectedDaemon(config, environ)
+
+
+def _told(error: Exception) -> str:
+    return told(error) if isinstance(error, MinflinkError) else f"{type(error).__name__}: {error}"
+
+
+def _kill_this_process() -> None:
+    """Unlike an exit, this waits for nothing. systemd starts the daemon again."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _host(config: Config) -> str:
+    """Return the host under which clients and other daemons reach the HTTP endpoint."""
+    host = config.rest.address if config.rest.address != "localhost" else config.rest.bind_address
+    return f"[{host}]" if ":" in host else host
+
+
+def _fingerprint(secret: bytes) -> str:
+    """Tells two secrets apart, and says nothing about them."""
+    return hmac.digest(secret, b"minflinkd cluster secret", hashlib.sha256).hex()

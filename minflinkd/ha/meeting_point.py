@@ -1,0 +1,49 @@
+"""rpc.json of the state directory: where TaskManagers that outlive a daemon look for the next one (R7, A15a)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from minflinkd import __version__
+from minflinkd.rpc.protocol_range import SPOKEN, ProtocolRange
+
+FILE = "rpc.json"
+
+
+class MeetingPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The port of the last daemon, and the versions of the protocol that it spoke with its TaskManagers.
+
+    The version before and the version after read this file, too: a new field needs a default.
+    """
+
+    port: int
+    oldest: int
+    newest: int
+    version: str = ""  # of the package; for people
+
+    @classmethod
+    def of_this_version(cls, port: int) -> Self:
+        return cls(port=port, oldest=SPOKEN.oldest, newest=SPOKEN.newest, version=__version__)
+
+    @property
+    def spoken(self) -> ProtocolRange:
+        return ProtocolRange(self.oldest, self.newest)
+
+    def finds(self, next_one: MeetingPoint) -> bool:
+        """Whether TaskManagers that met the last daemon here find the next one, and can speak with it.
+
+        They spoke a version from this range. If the next daemon knows only some of it, a TaskManager may be too old:
+        then the handshake refuses it, and its tasks end as if no daemon came back.
+        """
+        return self.port == next_one.port and self.spoken.meets(next_one.spoken)
+
+
+def last_meeting_point(state: Path) -> MeetingPoint | None:
+    """Return the last daemon's, or None if there was none or the file cannot be read."""
+    try:
+        return msgspec.json.decode((state / FILE).read_bytes(), type=MeetingPoint)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,158 @@
+"""The claims of one daemon in ZooKeeper: ephemeral nodes in a sequence, of which the lowest leads.
+
+A node's number is never given twice, and no node can come before one that exists. So a claim that is first
+stays first for as long as it exists, and a write that checks its existence is a write of the leader (`fence`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+from typing import Any
+
+import msgspec
+from kazoo import exceptions as zk
+
+from minflinkd.ha.service import ClaimGone, Member, ServiceUnavailable
+from minflinkd.ha.zookeeper.session import ZooKeeperSession
+
+ELECTION, EPOCH = "election", "epoch"
+_LOOK_AGAIN = 10.0  # seconds; a watch can be lost with the connection
+_CLAIM = re.compile(r"c-[0-9a-f]{16}-[0-9]{10}")
+Fence = tuple[str, str, int]
+
+
+class ZooKeeperBallot:
+    def __init__(self, session: ZooKeeperSession, root: str) -> None:
+        self._session = session
+        self._root = root
+        self._election = f"{root}/{ELECTION}"
+        self._prefix = f"c-{secrets.token_hex(8)}-"  # finds our node if the answer to its creation is lost
+        self._claim: str | None = None  # the node's name
+        self._watch: _Watch | None = None  # of the claim before
+
+    @property
+    def fence(self) -> Fence:
+        """The operation that must be part of each transaction of the present leadership. Raises ClaimGone."""
+        if self._claim is None:
+            raise ClaimGone("this daemon takes no part in the election")
+        return ("check", f"{self._election}/{self._claim}", -1)
+
+    async def join(self, member: Member) -> None:
+        await self._session.call("ensure_path", self._election)
+        await self._delete(await self._mine())
+        self._claim = None
+        await self._session.call(
+            "create", f"{self._election}/{self._prefix}", msgspec.json.encode(member), ephemeral=True, sequence=True
+        )
+        mine = await self._mine()
+        if not mine:
+            raise ServiceUnavailable("the claim that was just made is gone")
+        self._claim = mine[0]
+
+    async def before(self) -> str | None:
+        claims = await self._claims()
+        if self._claim not in claims:
+            raise ClaimGone("the claim is not in ZooKeeper any more")
+        place = claims.index(self._claim)
+        return claims[place - 1] if place > 0 else None
+
+    async def change_of(self, claim: str) -> None:
+        node = f"{self._election}/{claim}"
+        if self._watch is None or self._watch.node != node or self._watch.fired.is_set():
+            self._watch = _Watch(node)
+        if await self._session.call("exists", node, watch=self._watch) is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_AGAIN):
+                await self._watch.fired.wait()
+
+    async def record(self) -> int:
+        node = f"{self._root}/{EPOCH}"
+        with contextlib.suppress(zk.NodeExistsError):
+            await self._fenced(("create", node, b"0"))
+        data, stat = await self._session.call("get", node)
+        epoch = int(data) + 1
+        try:
+            await self._fenced(("set_data", node, str(epoch).encode(), stat.version))
+        except zk.BadVersionError as error:  # an earlier request of ours, whose answer was lost, has come through
+            raise ServiceUnavailable("the epoch has changed meanwhile") from error
+        return epoch
+
+    async def confirm(self) -> None:
+        # A transaction, because a majority of the servers must agree to it. A server that is cut off from the others
+        # answers reads for a while, from what it knew, and would still see a claim that is long gone.
+        await self._fenced()
+
+    async def describe(self, member: Member) -> None:
+        operation, node, _ = self.fence
+        assert operation == "check"
+        try:
+            await self._session.call("set", node, msgspec.json.encode(member))
+        except zk.NoNodeError as error:
+            raise ClaimGone("the claim is not in ZooKeeper any more") from error
+
+    async def withdraw(self) -> None:
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            await self._delete([claim])
+
+    async def leave(self) -> None:
+        if self._claim is not None and self._session.connected:
+            self._claim = None
+            await self._delete(await self._mine())
+
+    async def members(self) -> tuple[Member, ...]:
+        found = []
+        for name in await self._claims():
+            with contextlib.suppress(zk.NoNodeError, msgspec.DecodeError):
+                data, _ = await self._session.call("get", f"{self._election}/{name}")
+                found.append(msgspec.json.decode(data, type=Member))
+        return tuple(found)
+
+    async def _fenced(self, *operations: tuple[Any, ...]) -> None:
+        await transact(self._session, self.fence, *operations)
+
+    async def _claims(self) -> list[str]:
+        """Return the names of all claims, in their order."""
+        try:
+            names = await self._session.call("get_children", self._election)
+        except zk.NoNodeError:
+            return []
+        return sorted((name for name in names if _CLAIM.fullmatch(name)), key=lambda name: int(name[-10:]))
+
+    async def _mine(self) -> list[str]:
+        return [name for name in await self._claims() if name.startswith(self._prefix)]
+
+    async def _delete(self, names: list[str]) -> None:
+        for name in names:
+            with contextlib.suppress(zk.NoNodeError):
+                await self._session.call("delete", f"{self._election}/{name}")
+
+
+class _Watch:
+    """Learns that something has happened to a node. kazoo keeps one watch once, however often it is set."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.fired = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self, _: object) -> None:  # in a thread of kazoo's
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self.fired.set)
+
+
+async def transact(session: ZooKeeperSession, fence: Fence, *operations: tuple[Any, ...]) -> None:
+    """Do all operations if this daemon leads, otherwise none.
+
+    Raises ClaimGone, ServiceUnavailable, ServiceRefused, or what ZooKeeper says of the first operation that failed.
+    """
+    try:
+        await session.transact(fence, *operations)
+    except zk.NoNodeError as error:
+        if await session.call("exists", fence[1]) is None:
+            raise ClaimGone("the claim is not in ZooKeeper any more: another daemon may lead") from error
+        raise

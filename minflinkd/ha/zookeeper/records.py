@@ -1,0 +1,323 @@
+"""Small objects in ZooKeeper that only the leader can write or delete (A11a, A12), as a storage like any other.
+
+Each write and each deletion is one transaction with a check of the leader's claim. So ZooKeeper refuses a daemon that
+no longer leads, whatever that daemon believes. A node's data begins with one letter:
+
+    i<data, compressed>   the object itself
+    p<size>:<name>        the size and name of a file in `overflow`, for objects that are too large for a node
+
+A file in `overflow` has the epoch of its leader in its name, and the name is never used again. It is written before the
+node that names it and deleted after it, so a crash in between leaves at most a file too many (`sweep`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import structlog
+from kazoo import exceptions as zk
+
+from minflinkd.ha.service import ClaimGone, ServiceRefused, ServiceUnavailable
+from minflinkd.ha.zookeeper.ballot import Fence, transact
+from minflinkd.ha.zookeeper.session import ZooKeeperSession
+from minflinkd.storage.interface import (
+    Capabilities,
+    Entry,
+    InvalidPath,
+    ObjectExists,
+    ObjectNotFound,
+    PermissionDenied,
+    Storage,
+    StorageCorrupt,
+    StorageUnavailable,
+    Writer,
+)
+from minflinkd.storage.location import Location
+
+SCHEME = "zookeeper"
+INLINE = 256 * 1024  # bytes, compressed; a server takes 1 MiB in one request
+RECORDS = "records"
+_INLINE, _POINTER, _DIRECTORY = b"i", b"p", b""
+_LISTED_AT_ONCE = 64  # nodes; one has up to 256 KiB
+_DIRECTORY_TRIES = 5  # a deletion of its last record removes a directory, also one that was just made
+_POINTER_VALUE = re.compile(rb"p([0-9]{1,15}):([0-9]{10}-[0-9a-f]{32})")
+_NOT_IN_NAMES = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")  # of nodes
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class ZooKeeperRecords(Storage):
+    scheme = (SCHEME,)
+    capabilities = Capabilities(exclusive_create=True, consistent_list=True)
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        root: str,
+        *,
+        fence: Fence,
+        epoch: int,
+        overflow: Location,
+    ) -> None:
+        """`root`: the cluster's path in ZooKeeper. `fence` and `epoch` are those of one leadership.
+
+        If this daemon leads again later, it has another claim. What the first leadership has begun and not ended by
+        then, such as a write that is tried again and again, is refused.
+        """
+        super().__init__()
+        self._session = session
+        self._root = f"{root}/{RECORDS}"
+        self._fence = fence
+        self._epoch = epoch
+        self._overflow = overflow
+
+    async def open_read(self, path: str, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        data = await self._read(path)
+        end = None if length is None else offset + length
+        if piece := data[offset:end]:
+            yield piece
+
+    async def create(self, path: str) -> Writer:
+        return RecordWriter(self, _checked(path))
+
+    async def create_exclusive(self, path: str, data: bytes) -> None:
+        async with self._kept(path, data) as value:
+            try:
+                await self._write(path, ("create", self._node(path), value))
+            except zk.NodeExistsError as error:
+                raise ObjectExists(f"{SCHEME}: {path} exists") from error
+
+    async def put(self, path: str, data: bytes) -> Entry:
+        """Write an object. Replaces one of the same name."""
+        node = self._node(path)
+        async with self._kept(path, data) as value:
+            old = await self._value(path)
+            if old is None:
+                with contextlib.suppress(zk.NodeExistsError):
+                    await self._write(path, ("create", node, value))
+                    return _entry(path, data)
+                old = await self._value(path)
+            await self._write(path, ("set_data", node, value))
+        await self._drop_file(old)
+        return _entry(path, data)
+
+    async def list(self, prefix: str) -> AsyncIterator[Entry]:
+        async for path, value, stat in self._below(_checked(prefix).rstrip("/")):
+            if value != _DIRECTORY:
+                yield Entry(path, _size(path, value), stat.mtime, str(stat.version))
+
+    async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
+        for path in paths:
+            old = await self._value(_checked(path))
+            if old is None or not await self._delete_node(path):
+                continue
+            await self._drop_file(old)
+            parent = path.rpartition("/")[0]
+            while parent.strip("/") and parent != below and await self._delete_node(parent, directory=True):
+                parent = parent.rpartition("/")[0] if below is not None else ""
+
+    async def stat(self, path: str) -> Entry:
+        value, stat = await self._get(path)
+        if value is None or value == _DIRECTORY:
+            raise ObjectNotFound(f"{SCHEME}: {path} does not exist")
+        return Entry(path, _size(path, value), stat.mtime, str(stat.version))
+
+    async def rename(self, source: str, target: str) -> None:
+        value = await self._value(source)
+        if value is None or value == _DIRECTORY:
+            raise ObjectNotFound(f"{SCHEME}: {source} does not exist")
+        old = await self._value(target)
+        write = ("create", self._node(target), value) if old is None else ("set_data", self._node(target), value)
+        await self._write(target, write, ("delete", self._node(source)))
+        await self._drop_file(old)
+
+    async def sweep(self) -> int:
+        """Delete the files of earlier epochs that no record names. Returns how many.
+
+        None while a record cannot be read: nobody knows which file it names (A12).
+        """
+        named = set()
+        async for path, value, _ in self._below(""):
+            if (name := _file_of(value)) is not None:
+                named.add(name)
+            elif value and value[:1] != _INLINE:
+                log.error("a record cannot be read, so large records are not swept", record=path)
+                return 0
+        found = [self._overflow.relative(entry.path) async for entry in self._overflow.list()]
+        left = [name for name in found if name not in named and _epoch_of(name) < self._epoch]
+        await self._overflow.delete_children(left)
+        return len(left)
+
+    # --- nodes ---
+
+    def _node(self, path: str) -> str:
+        return f"{self._root}{_checked(path)}"
+
+    async def _get(self, path: str) -> tuple[bytes | None, Any]:
+        try:
+            return await self._call("get", self._node(path))  # type: ignore[no-any-return]
+        except zk.NoNodeError:
+            return None, None
+
+    async def _value(self, path: str) -> bytes | None:
+        return (await self._get(path))[0]
+
+    async def _read(self, path: str) -> bytes:
+        value = await self._value(path)
+        if value is None or value == _DIRECTORY:
+            raise ObjectNotFound(f"{SCHEME}: {path} does not exist")
+        if (name := _file_of(value)) is not None:
+            try:
+                return await self._overflow.child(name).read_bytes()
+            except ObjectNotFound as error:
+                if await self._value(path) != value:  # replaced meanwhile
+                    raise StorageUnavailable(f"{SCHEME}: {path} was replaced while it was read") from error
+                raise StorageCorrupt(f"{SCHEME}: {path} names a file that is not there: {error.message}") from error
+        return _unpacked(path, value)
+
+    async def _below(self, path: str) -> AsyncIterator[tuple[str, bytes, Any]]:
+        """Yield all nodes below, directories as well, in the order of their paths: path, value and stat.
+
+        The next leader lists all results before it leads, perhaps thousands. So there is one request for each node, and
+        many are under way at a time.
+        """
+        try:
+            names = await self._call("get_children", f"{self._root}{path}")
+        except zk.NoNodeError:
+            return
+        paths = [f"{path}/{name}" for name in sorted(names, key=lambda name: f"{name}/")]  # "a.json" before "a/b"
+        for first in range(0, len(paths), _LISTED_AT_ONCE):
+            batch = paths[first : first + _LISTED_AT_ONCE]
+            for child, (value, stat) in zip(batch, await asyncio.gather(*map(self._get, batch)), strict=True):
+                if value is None:
+                    continue  # deleted since it was listed
+                yield child, value, stat
+                if stat.numChildren:
+                    async for below in self._below(child):
+                        yield below
+
+    async def _write(self, path: str, *operations: tuple[Any, ...]) -> None:
+        """Carry out what the leader does, first of all to `path`. Makes the directories of its node if need be."""
+        for _ in range(_DIRECTORY_TRIES):
+            try:
+                await self._fenced(*operations)
+                return
+            except zk.NoNodeError:
+                await self._call("ensure_path", self._node(path).rpartition("/")[0])
+        await self._fenced(*operations)
+
+    async def _delete_node(self, path: str, *, directory: bool = False) -> bool:
+        """Delete a node. Returns False if it is gone, or if something is below it."""
+        try:
+            if directory and await self._value(path) != _DIRECTORY:
+                return False
+            await self._fenced(("delete", self._node(path)))
+        except (zk.NoNodeError, zk.NotEmptyError):
+            return False
+        return True
+
+    async def _fenced(self, *operations: tuple[Any, ...]) -> None:
+        await _answered(lambda: transact(self._session, self._fence, *operations))
+
+    async def _call(self, method: str, *args: Any) -> Any:
+        return await _answered(lambda: self._session.call(method, *args))
+
+    # --- files for what is too large ---
+
+    @contextlib.asynccontextmanager
+    async def _kept(self, path: str, data: bytes) -> AsyncIterator[bytes]:
+        """Yield the value of a node for `data`. Its file is deleted if the node was certainly not written."""
+        value = _INLINE + zlib.compress(data)
+        if len(value) <= INLINE:
+            yield value
+            return
+        name = f"{self._epoch:010d}-{secrets.token_hex(16)}"
+        file = self._overflow.child(name)
+        await file.write_bytes(data)
+        try:
+            yield _POINTER + f"{len(data)}:{name}".encode()
+        except (ObjectExists, PermissionDenied):
+            await file.delete()
+            raise
+
+    async def _drop_file(self, old: bytes | None) -> None:
+        if old is not None and (name := _file_of(old)) is not None:
+            await self._overflow.child(name).delete()
+
+
+class RecordWriter(Writer):
+    def __init__(self, records: ZooKeeperRecords, path: str) -> None:
+        self._records = records
+        self._path = path
+        self._data = bytearray()
+
+    async def append(self, data: bytes | memoryview) -> None:
+        self._data += data
+
+    async def commit(self) -> Entry:
+        return await self._records.put(self._path, bytes(self._data))
+
+    async def abort(self) -> None:
+        self._data.clear()
+
+
+async def _answered(request: Callable[[], Awaitable[T]]) -> T:
+    """Return the answer. Raises errors of a storage; those of a node (NoNodeError, ...) are the caller's."""
+    try:
+        return await request()
+    except ClaimGone as error:
+        raise StorageUnavailable(f"{SCHEME}: {error.message}", settled=True) from error
+    except ServiceUnavailable as error:
+        raise StorageUnavailable(f"{SCHEME}: {error.message}", hint=error.hint) from error
+    except ServiceRefused as error:
+        raise PermissionDenied(f"{SCHEME}: {error.message}", hint=error.hint) from error
+
+
+def _checked(path: str) -> str:
+    parts = path.split("/")
+    if not path.startswith("/") or _NOT_IN_NAMES.search(path) or any(part in (".", "..") for part in parts):
+        raise InvalidPath(f"{SCHEME}: {path[:200]!r} is not a path")
+    return path
+
+
+def _entry(path: str, data: bytes) -> Entry:
+    return Entry(path, len(data), time.time_ns() // 1_000_000)
+
+
+def _epoch_of(name: str) -> int:
+    number = name.partition("-")[0]
+    return int(number) if number.isdecimal() else 1 << 62  # not ours: left alone
+
+
+def _file_of(value: bytes) -> str | None:
+    """Return the name of the file that a node names. None: it names none, or is torn."""
+    pointer = _POINTER_VALUE.fullmatch(value)
+    return None if pointer is None else pointer[2].decode()
+
+
+def _size(path: str, value: bytes) -> int:
+    """Return the size of an object. A torn one is listed with the others, so that whoever reads it learns of it."""
+    if (pointer := _POINTER_VALUE.fullmatch(value)) is not None:
+        return int(pointer[1])
+    try:
+        return len(_unpacked(path, value))
+    except StorageCorrupt:
+        return len(value)
+
+
+def _unpacked(path: str, value: bytes) -> bytes:
+    """Return the object of a node that holds it. Raises StorageCorrupt."""
+    if value[:1] != _INLINE:
+        raise StorageCorrupt(f"{SCHEME}: {path} holds what no version of minflinkd writes")
+    try:
+        return zlib.decompress(value[1:])
+    except zlib.error as error:
+        raise StorageCorrupt(f"{SCHEME}: {path}: {error}") from error

@@ -1,0 +1,181 @@
+"""Passes requests on from a daemon that stands by to the one that leads (`rest.standby: proxy`, A13).
+
+Bodies go through in pieces in both directions, and the slower side holds the faster one back, so no body is ever held
+whole. Every request has a connection of its own: if none can be made, it is certain that nothing was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+from aiohttp import hdrs, web
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from minflinkd.rest.errors import Overloaded, RequestError
+from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.component import Component
+from minflinkd.runtime.errors import Consequence, Kind
+
+PASSED_ON = "Minflinkd-Passed-On"  # header: another daemon has passed this on, so it must not be passed on again
+CONNECT_TIMEOUT = 5.0  # seconds
+ANSWER_TIMEOUT = 660.0  # seconds without a byte of the leader's; a sweep of orphans may take 600
+LOOK = 0.5  # seconds between two looks whether another daemon leads
+
+_HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
+    | {"transfer-encoding", "upgrade"}
+)
+_OURS = frozenset({"host", "expect", "origin"})  # meant for this daemon, which has checked them
+_FETCH_METADATA = "sec-fetch-"  # the same
+
+
+class NoLeader(RequestError):
+    """No daemon leads at the moment, or it is not yet known which one does. Nothing of the request was done."""
+
+    code = "no-leader"
+    status = 503
+    consequence = Consequence.RETRYABLE
+    kind = Kind.NO_LEADER
+
+
+class LeaderLost(RequestError):
+    """The leader had the request and did not answer it. It may have been carried out."""
+
+    code = "leader-lost"
+    status = 502
+    consequence = Consequence.RETRYABLE
+    kind = Kind.CLUSTER
+
+
+class LeaderProxy(Component):
+    """`leader` returns the URL of the daemon that leads, as far as it is known."""
+
+    def __init__(
+        self, leader: Callable[[], str], *, at_once: int, header_bytes: int, answer_timeout: float = ANSWER_TIMEOUT
+    ) -> None:
+        """`at_once`: how many requests may be under way; `header_bytes`: the largest header of an answer."""
+        super().__init__("leader proxy")
+        self._leader = leader
+        self._at_once = at_once
+        self._header_bytes = header_bytes
+        self._answer_timeout = answer_timeout
+        self._clock = SystemClock()
+        self._under_way = 0
+        self._session: aiohttp.ClientSession | None = None
+
+    async def _start(self) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=self._answer_timeout),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=(hdrs.USER_AGENT, hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE),
+            max_line_size=self._header_bytes,
+            max_field_size=self._header_bytes,
+        )
+
+    async def _stop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def pass_on(self, request: web.Request, leader: str) -> web.StreamResponse:
+        """Return the leader's answer, which has been sent to the client. Raises NoLeader, LeaderLost, Overloaded.
+
+        Raises ConnectionError if the answer breaks off midway, so that the client does not take a part for the whole.
+        """
+        if self._under_way >= self._at_once:
+            raise Overloaded(
+                f"{self._under_way} requests are being passed on to the leader, which is the limit",
+                hint=f"try again in a moment, or ask the leader itself at {leader}",
+            )
+        self._under_way += 1
+        try:
+            return await self._passed_on(request, leader)
+        finally:
+            self._under_way -= 1
+
+    async def _passed_on(self, request: web.Request, leader: str) -> web.StreamResponse:
+        begun = asyncio.Event()  # the client has a part of the answer
+        passing = asyncio.create_task(self._carry(request, leader, begun), name="pass a request on")
+        replaced = asyncio.create_task(self._replaced(leader), name="look whether another daemon leads")
+        try:
+            await asyncio.wait({passing, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            if not passing.done():
+                if begun.is_set():
+                    raise ConnectionResetError("another daemon leads before the leader's answer was whole")
+                raise _lost(leader, "another daemon leads now")
+            return passing.result()
+        finally:
+            for task in (passing, replaced):
+                task.cancel()
+            await asyncio.gather(passing, replaced, return_exceptions=True)
+
+    async def _carry(self, request: web.Request, leader: str, begun: asyncio.Event) -> web.StreamResponse:
+        assert self._session is not None
+        try:
+            asked = await self._session.request(
+                request.method,
+                URL(leader.rstrip("/") + request.rel_url.raw_path_qs, encoded=True),
+                headers=_forwarded(request.headers),
+                data=request.content.iter_any() if request.can_read_body else None,
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise NoLeader(
+                f"the daemon that leads, or led, does not answer at {leader}: {error}",
+                hint="nothing was done; ask again in a moment. If this goes on, look whether this host reaches that "
+                "address, which is the leader's rest.address",
+            ) from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _lost(leader, str(error) or type(error).__name__) from error
+        async with asked:
+            response = web.StreamResponse(status=asked.status, reason=asked.reason, headers=_end_to_end(asked.headers))
+            begun.set()
+            await response.prepare(request)
+            async for piece in _pieces(asked):
+                await response.write(piece)
+            await response.write_eof()
+            return response
+
+    async def _replaced(self, leader: str) -> None:
+        """Return when another daemon leads. A leader whose host is lost does not close its connections."""
+        while self._leader() in ("", leader):
+            await self._clock.sleep(LOOK)
+
+
+async def _pieces(asked: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    try:
+        async for piece in asked.content.iter_any():
+            yield piece
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise ConnectionResetError(f"the leader's answer broke off: {error}") from error
+
+
+def _forwarded(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+    kept = _end_to_end(headers)
+    for name in list(kept):
+        if name.lower() in _OURS or name.lower().startswith(_FETCH_METADATA):
+            kept.popall(name, None)
+    kept[PASSED_ON] = "1"
+    return kept
+
+
+def _end_to_end(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+    """Return the headers that are not about one connection alone (RFC 9110, 7.6.1)."""
+    named = {name.strip().lower() for value in headers.getall(hdrs.CONNECTION, []) for name in value.split(",")}
+    kept: CIMultiDict[str] = CIMultiDict()
+    for name, value in headers.items():
+        if name.lower() not in _HOP_BY_HOP and name.lower() not in named:
+            kept.add(name, value)
+    return kept
+
+
+def _lost(leader: str, why: str) -> LeaderLost:
+    return LeaderLost(
+        f"the leader at {leader} had the request and did not answer it: {why}",
+        hint="it may have been carried out: look before you send it again",
+    )

@@ -1,0 +1,136 @@
+"""The HTTP endpoint of a daemon that stands by: it says where the leader is (A13).
+
+/health, /health/ready   200 and `standby`; 503 with the reason while it could not even become the leader
+/health/live             200
+/metrics                 that it does not lead, and for how long nobody has
+everything else          307 to the same path at the leader, or the leader's answer (`rest.standby: proxy`); 503 while
+                         nobody leads
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from minflinkd.metrics.leadership import LEADER, WITHOUT_LEADER
+from minflinkd.rest.backend import json_answer
+from minflinkd.rest.errors import RequestError, error_answer
+from minflinkd.rest.guard import Limits, check_host, check_origin
+from minflinkd.rest.passing_on import PASSED_ON, LeaderProxy, NoLeader
+from minflinkd.rest.schemas import Health
+from minflinkd.rest.server import RETRY_AFTER, Listening
+from minflinkd.runtime.component import Component
+from minflinkd.runtime.errors import MinflinkError
+
+GRACE = 1.0  # seconds for answers under way when the endpoint stops
+_ALWAYS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+
+class StandbyServer(Component):
+    """Answers on `sockets`, which it closes. `leader` returns the URL of the leader; empty: none is known.
+
+    `trouble` returns why the coordination service cannot be used at present, `without_leader` for how many seconds no
+    leader has been known. With `proxy`, requests are passed on to the leader instead of redirected.
+    """
+
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        *,
+        listening: Listening,
+        leader: Callable[[], str],
+        trouble: Callable[[], str],
+        without_leader: Callable[[], float] = lambda: 0.0,
+        proxy: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        super().__init__("standby endpoint")
+        self._sockets = sockets
+        self._listening = listening
+        self._leader = leader
+        self._trouble = trouble
+        self._limits = limits = limits or Limits()
+        self._proxy = LeaderProxy(leader, at_once=limits.requests, header_bytes=limits.header_bytes) if proxy else None
+        self._runner: web.AppRunner | None = None
+        self._registry = CollectorRegistry()
+        Gauge(*LEADER, registry=self._registry).set(0)
+        Gauge(*WITHOUT_LEADER, registry=self._registry).set_function(without_leader)
+
+    async def _start(self) -> None:
+        if self._proxy is not None:
+            await self._proxy.start()
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=GRACE,
+            keepalive_timeout=self._limits.keep_alive_seconds,
+            max_line_size=self._limits.header_bytes,
+            max_field_size=self._limits.header_bytes,
+            auto_decompress=False,  # bodies are passed on as they come
+        )
+        await self._runner.setup()
+        for each in self._sockets:
+            await web.SockSite(self._runner, each).start()
+
+    async def _stop(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+        if self._proxy is not None:
+            await self._proxy.aclose()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        try:
+            check_host(request.headers.get("Host", ""), self._listening.host, self._listening.allowed_hosts)
+            own = self._own_answer(request)
+            response = await self._leaders_answer(request) if own is None else own
+        except RequestError as error:
+            response = json_answer(error_answer(error), status=error.status)
+        except MinflinkError as error:
+            response = json_answer(error_answer(error), status=500)
+        if response.prepared:
+            return response
+        response.headers.update(_ALWAYS)
+        if response.status == 503:
+            response.headers["Retry-After"] = RETRY_AFTER
+        return response
+
+    def _own_answer(self, request: web.Request) -> web.Response | None:
+        """Return what this daemon says of itself, or None if the leader is asked for."""
+        match request.path.removeprefix("/v1"):
+            case "/health/live":
+                return json_answer(Health(live=True, ready=True, role="standby"))
+            case "/health" | "/health/ready":
+                trouble = self._trouble()
+                reasons = (trouble,) if trouble else ()
+                health = Health(live=True, ready=not trouble, role="standby", reasons=reasons)
+                return json_answer(health, status=503 if trouble else 200)
+            case "/metrics":
+                return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return None
+
+    async def _leaders_answer(self, request: web.Request) -> web.StreamResponse:
+        """Raises NoLeader, LeaderLost, Overloaded, CrossSite; ConnectionError if the answer breaks off midway."""
+        if PASSED_ON in request.headers:
+            raise NoLeader(
+                "another daemon passed this request on, and this one does not lead either",
+                hint="the daemons learn who leads within a second; ask again in a moment",
+            )
+        leader = self._leader()
+        if not leader:
+            raise NoLeader(
+                "no daemon leads at the moment" + (f": {trouble}" if (trouble := self._trouble()) else ""),
+                hint="tasks go on; ask again in a moment",
+            )
+        if self._proxy is None:
+            # Not `raw_path`: a request line may name a whole URL.
+            return web.Response(status=307, headers={"Location": leader.rstrip("/") + request.rel_url.raw_path_qs})
+        check_origin(request.headers, request.method)
+        return await self._proxy.pass_on(request, leader)

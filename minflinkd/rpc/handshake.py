@@ -1,0 +1,132 @@
+"""The first three frames of a connection between a TaskManager and its daemon.
+
+    daemon       Challenge   a nonce, and the versions of the protocol that it speaks
+    TaskManager  Hello       its address, a nonce, the versions that it speaks, and a proof
+    daemon       Welcome     a proof
+
+Both prove that they know the cluster's secret: HMAC-SHA256 over both nonces, the address and both ranges of versions.
+So nobody between them can make them speak an older version than they could. The secret itself is never sent.
+
+These frames come before any version is agreed on. So they keep their form in all versions: a field may be added if it
+has a default; none is removed or renamed, and the proof stays over the same fields.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+
+import msgspec
+
+from minflinkd.rpc.codec import ProtocolError
+from minflinkd.rpc.connection import read_frame, write_frame
+from minflinkd.rpc.network import Address, Unreachable
+from minflinkd.rpc.protocol_range import SPOKEN, ProtocolRange, agree
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.ids import parse_resource_id
+
+LIMIT = 4096  # bytes
+NONCE = 32  # bytes
+FAULTS = (MinflinkError, msgspec.DecodeError, asyncio.IncompleteReadError, OSError, TimeoutError)
+
+
+class AuthenticationFailed(MinflinkError):
+    code = "rpc-authentication"
+    consequence = Consequence.FATAL
+
+
+class Challenge(msgspec.Struct, frozen=True, kw_only=True):
+    oldest: int
+    newest: int
+    nonce: bytes
+
+    @property
+    def spoken(self) -> ProtocolRange:
+        return ProtocolRange(self.oldest, self.newest)
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    address: str
+    oldest: int
+    newest: int
+    nonce: bytes
+    proof: bytes
+
+    @property
+    def spoken(self) -> ProtocolRange:
+        return ProtocolRange(self.oldest, self.newest)
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True):
+    proof: bytes
+
+
+async def greet(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, secret: bytes, spoken: ProtocolRange = SPOKEN
+) -> tuple[Address, int]:
+    """The daemon's side. Return the TaskManager's address, and the version of the protocol to speak with it.
+
+    Raises AuthenticationFailed, ProtocolMismatch and the other FAULTS.
+    """
+    challenge = Challenge(oldest=spoken.oldest, newest=spoken.newest, nonce=secrets.token_bytes(NONCE))
+    write_frame(writer, msgspec.msgpack.encode(challenge))
+    hello = msgspec.msgpack.decode(await read_frame(reader, LIMIT), type=Hello)
+    name = repr(hello.address[:80])
+    wanted = _proof(secret, "client", challenge, hello.address, hello.nonce, hello.spoken)
+    if not hmac.compare_digest(wanted, hello.proof):
+        raise AuthenticationFailed(f"{name} does not know the cluster's secret")
+    kind, _, resource_id = hello.address.partition("/")
+    if kind != "taskmanager":
+        raise AuthenticationFailed(f"{name} is no TaskManager's address")
+    parse_resource_id(resource_id)
+    protocol = agree(spoken, hello.spoken, other=hello.address)
+    reply = Welcome(proof=_proof(secret, "server", challenge, hello.address, hello.nonce, hello.spoken))
+    write_frame(writer, msgspec.msgpack.encode(reply))
+    await writer.drain()
+    return Address(hello.address), protocol
+
+
+async def introduce(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    *,
+    secret: bytes,
+    address: Address,
+    spoken: ProtocolRange = SPOKEN,
+) -> int:
+    """The TaskManager's side. Return the version of the protocol to speak with the daemon.
+
+    Raises AuthenticationFailed, ProtocolMismatch and the other FAULTS.
+    """
+    challenge = _read_challenge(await read_frame(reader, LIMIT))
+    nonce = secrets.token_bytes(NONCE)
+    proof = _proof(secret, "client", challenge, address, nonce, spoken)
+    hello = Hello(address=address, oldest=spoken.oldest, newest=spoken.newest, nonce=nonce, proof=proof)
+    write_frame(
+        writer, msgspec.msgpack.encode(hello)
+    )  # even without a version in common: then the daemon's log says so, too
+    await writer.drain()
+    protocol = agree(spoken, challenge.spoken, other="the daemon")
+    try:
+        welcome = msgspec.msgpack.decode(await read_frame(reader, LIMIT), type=Welcome)
+    except asyncio.IncompleteReadError as error:
+        raise Unreachable("the daemon refused the handshake", hint="is it the same cluster secret?") from error
+    if not hmac.compare_digest(_proof(secret, "server", challenge, address, nonce, spoken), welcome.proof):
+        raise AuthenticationFailed("the daemon does not know the cluster's secret")
+    return protocol
+
+
+def _read_challenge(data: bytes) -> Challenge:
+    try:
+        return msgspec.msgpack.decode(data, type=Challenge)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"not a daemon's challenge: {error}", hint="check who uses this port") from error
+
+
+def _proof(
+    secret: bytes, role: str, challenge: Challenge, address: str, nonce: bytes, client_speaks: ProtocolRange
+) -> bytes:
+    proved = (role, challenge.nonce, nonce, address, *challenge.spoken, *client_speaks)
+    return hmac.digest(secret, msgspec.msgpack.encode(proved), hashlib.sha256)

@@ -1,0 +1,372 @@
+"""A daemon that takes part in an election at a real ZooKeeper, without TaskManagers (A10 - A13)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import socket
+import threading
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from minflinkd import daemon_elected
+from minflinkd.cli.client import Client
+from minflinkd.config import ConfigError, load_config
+from minflinkd.ha.election import LEADS
+from minflinkd.ha.elector import BootClock
+from minflinkd.ha.service import Member, ServiceUnavailable
+from minflinkd.ha.zookeeper.ballot import ZooKeeperBallot
+from minflinkd.ha.zookeeper.cluster import ZooKeeperCluster
+from minflinkd.resourcemanager.launcher import StartFailed
+from minflinkd.runtime.ids import ResourceId
+from minflinkd.storage.interface import StorageUnavailable
+from tests.elected_daemon import Host, health, leading, not_ready
+from tests.servers.zookeeper import ZooKeeper
+from tests.waiting import until
+
+# So that a busy machine ends no leadership, and no session ends while a test waits.
+LONG = {"high-availability.zookeeper.client.session-timeout": "40 s"}
+
+
+async def test_of_two_daemons_one_leads_and_says_who_stands_by(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """Also when it is asked through the other one, and the other one leads when it hands over (A11, A13, A15)."""
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(Host(tmp_path, "a", zookeeper.address).daemon())
+        await leading(first)
+        async with Host(tmp_path, "b", zookeeper.address).daemon() as second, Client(second.info.url) as client:
+
+            async def shown() -> bool:
+                return len((await client.overview()).minflinkd.standbys) == 1
+
+            await until(shown, "the standby is shown")
+            extras = (await client.overview()).minflinkd
+            assert extras.leader is not None
+            assert (extras.leader.url, extras.standbys[0].url) == (first.info.url, second.info.url)
+            assert (await health(second))[1].role == "standby"
+            await client.hand_over()  # the standby redirects it
+            assert (first.handover_asked.is_set(), second.handover_asked.is_set()) == (True, False)
+            first.hand_over()
+            await first.aclose()
+            await leading(second)
+            after = (await client.overview()).minflinkd.leader
+            assert after is not None
+            assert (after.url, after.epoch > extras.leader.epoch) == (second.info.url, True)
+
+
+async def test_a_standby_that_passes_requests_on_answers_as_the_leader_does(
+    zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    """For clients that cannot reach the leader, such as through one load balancer (A13)."""
+    proxy = {"rest.standby": "proxy"}
+    async with Host(tmp_path, "a", zookeeper.address).daemon() as first:
+        await leading(first)
+        async with (
+            Host(tmp_path, "b", zookeeper.address, **proxy).daemon() as second,
+            aiohttp.ClientSession(second.info.url) as http,
+        ):
+
+            async def shown() -> bool:
+                async with http.get("/v1/overview", allow_redirects=False) as answer:
+                    if answer.status != 200:
+                        return False
+                    extras = (await answer.json())["minflinkd"]
+                    return bool(extras["leader"]["url"] == first.info.url and extras["standbys"])
+
+            await until(shown, "the leader's answer comes through the standby")
+            async with http.post("/jobs", json={"name": "no vertices"}, allow_redirects=False) as answer:
+                assert (answer.status, (await answer.json())["code"]) == (400, "invalid-job-graph")
+            assert (await health(second))[1].role == "standby"
+            async with Client(second.info.url) as client:
+                await client.hand_over()
+            assert (first.handover_asked.is_set(), second.handover_asked.is_set()) == (True, False)
+
+
+async def test_a_daemon_waits_for_zookeeper_and_says_so(own_zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """It answers all the time, is not ready while ZooKeeper is away, and leads when it comes (A13)."""
+    address = own_zookeeper.address
+    await own_zookeeper.kill()
+    async with Host(tmp_path / "cluster", "a", address).daemon() as daemon:
+        await not_ready(daemon, "coordination-unavailable: ZooKeeper at")
+        await own_zookeeper.restart()
+        await leading(daemon)
+        assert (await health(daemon))[0] == 200
+
+
+async def test_the_servers_may_be_given_with_a_path(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """As in ZooKeeper's own connection strings. The path need not be there, however long it is (A10)."""
+    async with Host(tmp_path, "a", f"{zookeeper.address}/{tmp_path.name}/b/c", **LONG).daemon() as daemon:
+        await leading(daemon)
+    client = KazooClient(zookeeper.address)
+    client.start()
+    try:
+        assert client.exists(f"/{tmp_path.name}/b/c/minflinkd/{tmp_path.name}/cluster") is not None
+    finally:
+        client.stop()
+        client.close()
+
+
+async def test_an_error_that_nobody_foresaw_does_not_keep_a_daemon_out_of_the_election(
+    zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what it is, and tries again (A13)."""
+    cluster_id = ZooKeeperCluster.cluster_id
+
+    async def fails(_: ZooKeeperCluster) -> str:
+        raise NoNodeError("strange")
+
+    monkeypatch.setattr(ZooKeeperCluster, "cluster_id", fails)
+    async with Host(tmp_path, "a", zookeeper.address, **LONG).daemon() as daemon:
+        await not_ready(daemon, "NoNodeError: strange")
+        monkeypatch.setattr(ZooKeeperCluster, "cluster_id", cluster_id)
+        await leading(daemon)
+
+
+async def test_a_leader_that_zookeeper_answers_in_time_again_goes_on(own_zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """A11: nothing has happened. Meanwhile /overview says what is wrong."""
+    options = {"high-availability.zookeeper.client.session-timeout": "50 s"}
+    async with Host(tmp_path / "cluster", "a", own_zookeeper.address, **options).daemon() as daemon:
+        await leading(daemon)
+        async with Client(daemon.info.url) as client:
+            before = (await client.overview()).minflinkd
+
+            async def trouble() -> str:
+                return (await client.overview()).minflinkd.trouble
+
+            async def none() -> bool:
+                return not await trouble()
+
+            await own_zookeeper.kill()
+            assert "coordination-unavailable" in await until(trouble, "the overview says so", timeout=10)
+            await own_zookeeper.restart()
+            await until(none, "ZooKeeper answers again", timeout=10)
+            after = (await client.overview()).minflinkd
+        assert (before.trouble, after.leader) == ("", before.leader)
+
+
+async def test_a_leader_steps_down_while_zookeeper_is_away_and_leads_again(
+    own_zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    """A11: it stops acting when its lease ends, and says why it does not lead."""
+    async with Host(tmp_path / "cluster", "a", own_zookeeper.address).daemon() as daemon:
+        await leading(daemon)
+        await own_zookeeper.kill()
+        await not_ready(daemon, "coordination-unavailable")
+        await own_zookeeper.restart()
+        await leading(daemon)
+
+
+async def test_a_leader_that_was_stopped_does_nothing_when_it_wakes_up(
+    zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It still believes that it leads, and no TaskManager was heard of for a minute. It asks before it acts (A11).
+
+    When the same daemon leads again, the parts of the first leadership still do not.
+    """
+    async with Host(tmp_path, "a", zookeeper.address, **LONG).daemon() as elected:
+        await leading(elected)
+        daemon = elected._daemon
+        assert daemon is not None
+        assert daemon.launcher is not None
+        place = daemon._storages.at(str(tmp_path)).child("late")
+        await place.write_bytes(b"in time")
+        before = BootClock.monotonic
+        monkeypatch.setattr(BootClock, "monotonic", lambda clock: before(clock) + 90)  # as after SIGSTOP and SIGCONT
+
+        async def acts() -> list[str]:
+            done = []
+            assert daemon is not None
+            assert daemon.launcher is not None
+            for name, act in {
+                "write": place.write_bytes(b"late"),
+                "delete": place.delete(),
+                "start": daemon.launcher.start(ResourceId("tm-late")),
+            }.items():
+                with contextlib.suppress(StorageUnavailable, StartFailed):
+                    await act
+                    done.append(name)
+            return done
+
+        assert await acts() == []
+        await until(lambda: not elected.leads, "it steps down", timeout=5)
+        await leading(elected)
+        assert elected._daemon is not daemon
+        assert not daemon._leads()
+        assert await acts() == []
+        assert (tmp_path / "late").read_bytes() == b"in time"
+
+
+async def test_the_next_leader_does_not_wait_until_this_one_has_closed_everything(
+    zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of it hangs, on a disk. TaskManagers are let go at once, and in the end the process is killed (A11)."""
+    monkeypatch.setattr(daemon_elected, "CLOSING", 5.0)
+    killed, go_on = asyncio.Event(), asyncio.Event()
+    async with (
+        Host(tmp_path, "a", zookeeper.address, **LONG).daemon() as first,
+        Host(tmp_path, "b", zookeeper.address, **LONG).daemon() as second,
+    ):
+        await until(lambda: first.leads or second.leads, "one leads")
+        leader, other = (first, second) if first.leads else (second, first)
+        leader._kill = killed.set
+        daemon = leader._daemon
+        assert daemon is not None
+        close = daemon.dispatcher.aclose
+
+        async def hang() -> None:
+            await go_on.wait()
+            await close()
+
+        monkeypatch.setattr(daemon.dispatcher, "aclose", hang)
+        leader._elector.resign("test")
+        await until(lambda: other._elector.state.phase in LEADS, "the other one is elected")
+        assert not killed.is_set()
+        await until(lambda: other.leads, "the other one leads")
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*daemon.rpc.endpoint)
+        await killed.wait()
+        go_on.set()
+
+
+async def test_a_daemon_that_cannot_begin_to_lead_keeps_nobody_from_it(
+    zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim is gone while it waits before it tries again, and it says why it could not (A11, A13)."""
+    monkeypatch.setattr(daemon_elected, "FIRST_PAUSE", 1000.0)
+    taken = Host(tmp_path, "a", zookeeper.address, **LONG)
+    with socket.create_server(("127.0.0.1", int(taken.options["jobmanager.rpc.port"]))):
+        async with taken.daemon() as first:
+            await not_ready(first, "it was elected and could not begin to lead")
+            async with Host(tmp_path, "b", zookeeper.address, **LONG).daemon() as second:
+                await leading(second)
+                assert not first.leads
+
+
+async def test_a_standby_learns_of_a_leader_whose_description_was_lost_on_the_way(
+    zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would answer for as long as this leader leads that there is none (A13)."""
+    describe, asked = ZooKeeperBallot.describe, 0
+
+    async def lost_once(ballot: ZooKeeperBallot, member: Member) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ServiceUnavailable("lost")
+        await describe(ballot, member)
+
+    monkeypatch.setattr(ZooKeeperBallot, "describe", lost_once)
+    async with (
+        Host(tmp_path, "a", zookeeper.address, **LONG).daemon() as first,
+        Host(tmp_path, "b", zookeeper.address, **LONG).daemon() as second,
+    ):
+        await until(lambda: first.leads or second.leads, "one leads")
+        standby = second if first.leads else first
+        await until(lambda: standby.status.startswith("standby, leader http"), timeout=20)
+
+
+async def test_a_standby_is_ready_again_when_zookeeper_answers_again(own_zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """Its session has not ended meanwhile, so its claim has kept its place (A13)."""
+    base = tmp_path / "cluster"
+    async with (
+        Host(base, "a", own_zookeeper.address, **LONG).daemon() as first,
+        Host(base, "b", own_zookeeper.address, **LONG).daemon() as second,
+    ):
+        await until(lambda: first.leads or second.leads, "one leads")
+        standby = second if first.leads else first
+        await until(lambda: standby.status.startswith("standby, leader http"), timeout=20)
+        await own_zookeeper.kill()
+        await not_ready(standby, "coordination-unavailable")
+        await own_zookeeper.restart()
+
+        async def ready() -> bool:
+            return (await health(standby))[0] == 200
+
+        await until(ready, "the standby is ready", timeout=20)
+        assert not standby.leads
+
+
+async def test_twenty_leaderships_of_one_daemon_leave_nothing_behind(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """No task, thread or descriptor more than after the first ones (A1)."""
+    options = LONG | {"resourcemanager.driver": "standalone"}
+    async with Host(tmp_path, "a", zookeeper.address, **options).daemon() as daemon:
+
+        def held() -> tuple[int, int, int]:
+            gc.collect()
+            return len(asyncio.all_tasks()), threading.active_count(), psutil.Process().num_fds()
+
+        before = (0, 0, 0)
+        for number in range(1, 21):
+            await until(lambda: daemon.leads, "it leads")
+            assert daemon._elector.state.epoch == number
+            if number == 5:
+                before = held()
+            if number < 20:
+                daemon._elector.resign("test")
+                await until(lambda: not daemon.leads, "it leads no more")
+        await until(lambda: all(now <= then + 2 for now, then in zip(held(), before, strict=True)), timeout=10)
+
+
+@pytest.mark.parametrize("leads_first", [True, False], ids=["another-daemon-leads", "nobody-leads"])
+async def test_a_daemon_with_another_secret_is_kept_out_and_says_so(
+    zookeeper: ZooKeeper, tmp_path: Path, leads_first: bool
+) -> None:
+    """TaskManagers would not accept it. It says so at once, and not only when it is elected (A13)."""
+    async with contextlib.AsyncExitStack() as stack:
+        own = await stack.enter_async_context(Host(tmp_path, "a", zookeeper.address).daemon())
+        await leading(own)
+        if not leads_first:
+            await own.aclose()
+        async with Host(tmp_path, "b", zookeeper.address, secret="t" * 64).daemon() as other:
+            await not_ready(other, "other-cluster: the daemons of this cluster have another secret")
+            assert not other.leads
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            b'{"format":99,"cluster_id":"0","secret":""}',
+            "is of a later minflinkd (format 99; this one reads 1)",
+        ),
+        (b"somebody else's", "does not say which cluster it belongs to"),
+    ],
+)
+async def test_a_daemon_does_not_lead_a_cluster_that_it_does_not_understand(
+    zookeeper: ZooKeeper, tmp_path: Path, content: bytes, words: str
+) -> None:
+    """A15c: a newer format, or another program's node, is left alone, and the reason is in /health/ready."""
+    node = f"/minflinkd/{tmp_path.name}/cluster"
+    client = KazooClient(zookeeper.address)
+    client.start()
+    try:
+        client.create(node, content, makepath=True)
+        async with Host(tmp_path, "a", zookeeper.address).daemon() as daemon:
+            await not_ready(daemon, words)
+        assert client.get(node)[0] == content
+        assert client.get_children(f"/minflinkd/{tmp_path.name}") == ["cluster"]
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "high-availability.zookeeper.quorum",
+        "high-availability.storageDir",
+        "execution.checkpointing.dir",
+        "security.secret-file",
+        "jobmanager.rpc.addresses",
+    ],
+)
+def test_what_an_election_needs_must_be_set(tmp_path: Path, option: str) -> None:
+    """Without it, the daemons would lead for themselves, or the next leader would find nothing (A10)."""
+    options = Host(tmp_path, "a", "zk.example:2181").options
+    with pytest.raises(ConfigError, match=f"with high-availability.type: zookeeper, {option} must be set: it "):
+        load_config(None, {}, {**options, option: ""})
