@@ -13,7 +13,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from minflinkd.cli.client import Refused
+from minflinkd.cli.endpoint import Refused
 from tests.cluster import Cluster, free_port, running_cluster, write_job
 from tests.standalone import standalone_task_manager
 from tests.waiting import until

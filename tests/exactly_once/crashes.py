@@ -1,4 +1,7 @@
-"""A process dies at a named point between two steps of a checkpoint, one point after the other."""
+"""A process dies at a named point between two steps of a checkpoint, one point after the other.
+
+If it is the daemon, the next one adopts all tasks. If it is another, the tasks that it ran are restarted.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ OF_SMALL_FILES = (CrashPoint.FILE, CrashPoint.REWRITE)  # reached only by snapsh
 
 
 class Crashes(Trial):
-    """The first process at a point dies there. The trial restarts the daemon; the daemon restarts everything else."""
+    """The first process at a point dies there. The trial restarts the daemon, and the daemon everything else."""
 
     def __init__(self, base: Path, names: Sequence[str], points: Sequence[CrashPoint], **others: Any) -> None:
         super().__init__(base, names, **others)
@@ -43,7 +46,9 @@ class Crashes(Trial):
             if point in OF_A_COMPLETION:
                 await self.cluster.process.wait()
                 await self.cluster.start_again()
-            await until(partial(self._restarted, attempts(jobs)), "a job restarts", timeout=60)
+                await self.await_adopted(attempts(jobs))
+            else:
+                await until(partial(self._restarted, attempts(jobs)), "a job restarts", timeout=60)
             await self.look_after(point)
 
     async def look_after(self, point: CrashPoint) -> None:

@@ -9,7 +9,7 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +28,6 @@ ENDED = ("FINISHED", "FAILED", "CANCELED")
 SETTINGS = {
     "resourcemanager.standby-taskmanagers": 2,
     "resourcemanager.max-taskmanagers": 2,  # two JVMs at a time are what two cores carry
-    "resourcemanager.taskmanager-registration.timeout": "5 min",  # two cores start a session while all jobs run
     "taskmanager.numberOfTaskSlots": 14,  # room for all jobs on one, so that what hits it hits them all
     "taskmanager.session.stopped-timeout": "2 s",
     "heartbeat.timeout": "20 s",
@@ -50,8 +49,8 @@ class Trial(ABC):
     """Runs jobs to their end while `strike` disturbs them, and verifies what they wrote.
 
     `files`: how many each source has; each is a micro-batch. `pace`: the least time from one micro-batch to the next;
-    the jobs must outlast all that is done to them. `changes`: top-level keys of the job files. `settings`: options of
-    the daemon.
+    the jobs must outlast all that is done to them. `changes`: top-level keys of the job files. `isolated`: the jobs
+    that have a TaskManager to themselves. `settings`: options of the daemon.
     """
 
     def __init__(
@@ -62,11 +61,13 @@ class Trial(ABC):
         files: int,
         pace: str,
         changes: Mapping[str, Any] | None = None,
+        isolated: Sequence[str] = (),
         settings: Mapping[str, object] | None = None,
     ) -> None:
         self.base = base
         self.names = names
         self.changes = {"trigger-interval": pace, **(changes or {})}
+        self.isolated = isolated
         self.settings = {**SETTINGS, **(settings or {})}
         self.files = files
         self.environ: dict[str, str] = {}
@@ -89,7 +90,8 @@ class Trial(ABC):
     async def run_on(self, cluster: Cluster) -> Self:
         self.cluster = cluster
         await asyncio.to_thread(self._prepare)
-        await cluster.await_ready(1, timeout=300)
+        # No job ends while another still waits for its TaskManager.
+        await cluster.await_ready(1 + len(self.isolated), timeout=300)
         self.tell("submitting")
         async with asyncio.TaskGroup() as group:
             submitted = [group.create_task(self.submit(name)) for name in self.names]
@@ -106,7 +108,8 @@ class Trial(ABC):
         shutil.copytree(JOBS, self.base / "jobs")
         for name in self.names:
             document = YAML(typ="safe").load(JOBS / f"{name}.yaml")
-            write_job(self.base / "jobs" / f"{name}.json", document | self.changes)
+            own = {"isolation": "job"} if name in self.isolated else {}
+            write_job(self.base / "jobs" / f"{name}.json", document | self.changes | own)
 
     async def submit(self, name: str) -> str:
         params = {"input": str(self.base / "in"), "output": str(self.base / "out" / name)}
@@ -147,6 +150,12 @@ class Trial(ABC):
 
         await until(anew, "every job runs", timeout=180, pause=0.1)
 
+    async def await_adopted(self, before: set[str]) -> None:
+        """Wait until every job runs under the next daemon, in the attempts that it was in (A14a)."""
+        await self.await_running(frozenset())
+        now = attempts(await self.jobs())
+        assert now <= before, f"restarted instead of adopted: {now - before}\n{self.told}"
+
     async def settle(self, more: int = 1) -> None:
         """Wait until every job has completed `more` further checkpoints, or has ended."""
         before = {name: await self._completed(name) for name in self.ids}
@@ -168,6 +177,15 @@ class Trial(ABC):
 
     async def _completed(self, name: str) -> int:
         return (await self.cluster.client.checkpoints(self.ids[name])).counts.completed
+
+    def micro_batches(self, attempts: Iterable[str]) -> dict[str, list[int]]:
+        """Return the numbers of the micro-batches that Spark has committed in these attempts, and still records."""
+
+        def committed(attempt: str) -> list[int]:
+            found = self.cluster.state.glob(f"taskmanagers/*/state/attempts/{attempt}/**/commits/*")
+            return sorted(int(path.name) for path in found if path.name.isdigit())
+
+        return {attempt: committed(attempt) for attempt in attempts}
 
     def note_strike(self, jobs: Mapping[str, JobInfo]) -> frozenset[str]:
         """Count a strike against these jobs. Return the attempts that they are in."""

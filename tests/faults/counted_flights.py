@@ -86,5 +86,5 @@ async def counted_flights(cluster: Cluster, base: Path, *, exchange: bool = Fals
         await cluster.cancel_all()
     counted = found.counted + [found.version] * (flights.released - len(found.counted))
     assert flights.result() == flights.batch(counted)
-    assert flights.writers() == sorted(flights.writers()), "no version wrote behind the next"
+    assert flights.writers() == sorted(flights.writers()), "no version wrote after the next"
     assert leftovers(flights.output) == []

@@ -120,7 +120,7 @@ async def running_versions(cluster: Cluster, base: Path) -> AsyncIterator[Versio
         await cluster.cancel_all()
     assert result(versions.output) == versions.windows.expected()
     assert leftovers(versions.output) == []
-    assert versions.written() == sorted(versions.written()), "no version wrote behind the next"
+    assert versions.written() == sorted(versions.written()), "no version wrote after the next"
 
 
 @contextlib.asynccontextmanager

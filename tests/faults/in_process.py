@@ -16,7 +16,7 @@ from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.resourcemanager.resource_manager import ResourceManager
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.machine import Machine
-from tests.cluster import Cluster
+from tests.cluster import FOR_TESTS, Cluster
 from tests.waiting import until
 
 C = TypeVar("C", ResourceManager, JobMaster)
@@ -29,10 +29,15 @@ class Bug(ValueError):
 class InProcess(Cluster):
     """A cluster whose daemon's components are accessible."""
 
-    def __init__(self, daemon: Daemon, client: Client) -> None:
+    def __init__(self, daemon: Daemon, client: Client, state: Path) -> None:
         self.daemon = daemon
         self.client = client
         self.jobs = []
+        self._state = state
+
+    @property
+    def state(self) -> Path:
+        return self._state
 
     @property
     def resource_manager(self) -> ResourceManager | None:
@@ -77,12 +82,12 @@ async def _crash(what: str, present: Callable[[], C | None]) -> tuple[C, C]:
 @contextlib.asynccontextmanager
 async def in_process_cluster(base: Path, **settings: object) -> AsyncIterator[InProcess]:
     """A daemon in `base/state`. At the end it is stopped, and must not leave a process."""
-    values = {"rest.port": 0, "process.working-dir": str(base / "state"), **settings}
+    values = {**FOR_TESTS, "process.working-dir": str(base / "state"), **settings}
     daemon = Daemon(load_config(None, {}, {key: str(value) for key, value in values.items()}), {})
     before = set(psutil.Process().children(recursive=True))
     try:
         async with daemon, Client(daemon.info.url) as client:
-            cluster = InProcess(daemon, client)
+            cluster = InProcess(daemon, client, base / "state")
             yield cluster
             for job_id in cluster.jobs:
                 with contextlib.suppress(Exception):  # most have ended

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.cluster import Cluster, running_cluster
-from tests.exactly_once.kills import PARTS, Kills
+from tests.exactly_once.kills import DAEMONS, PARTS, Kills
 from tests.exactly_once.trial import SETTINGS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]
@@ -70,6 +70,13 @@ async def twenty_kills_of_exchanges(tmp_path_factory: pytest.TempPathFactory) ->
     return await Kills(base, names, seed=seed(), kills=20, parts=parts, files=160, pace="2 s").run()
 
 
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def fifty_kills(tmp_path_factory: pytest.TempPathFactory) -> Kills:
+    """A long trial of a few jobs, with other kills in every run."""
+    base, parts, names = tmp_path_factory.mktemp("fifty"), (*PARTS, *DAEMONS), (*FEW, "windows_exchange")
+    return await Kills(base, names, seed=seed(), kills=50, parts=parts, files=900, pace="1 s").run()
+
+
 @pytest.mark.parametrize("name", FEW)
 async def test_what_a_job_wrote_equals_the_batch_after_three_kills(three_kills: Kills, name: str) -> None:
     """The rows are equal after kills of the TaskManager, its session child and its JVM (C11, C14, C40, J12)."""
@@ -112,3 +119,11 @@ async def test_what_a_job_of_several_tasks_wrote_equals_the_batch_after_twenty_k
 async def test_at_least_once_loses_nothing_in_twenty_kills(twenty_kills_of_exchanges: Kills) -> None:
     """The output has the rows of the batch, some of them perhaps more than once (C3)."""
     twenty_kills_of_exchanges.verify_at_least_once(LOOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", [*FEW, "windows_exchange"])
+async def test_what_a_job_wrote_equals_the_batch_after_fifty_kills(fifty_kills: Kills, name: str) -> None:
+    """Kills of any process, the daemon too, and handovers, in an order that is drawn (A16, C40, J12)."""
+    fifty_kills.verify(name)

@@ -1,8 +1,9 @@
-"""The daemon is killed. Its TaskManagers outlive it, and its successor takes them over."""
+"""The daemon ends while a job runs: it is killed, hands over, or is stopped. What its successor finds and does."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,22 @@ import psutil
 import pytest
 
 from minflinkd.rest.schemas import JobInfo
-from tests.cluster import free_port, lives, running_cluster
+from tests.cluster import Cluster, free_port, lives, running_cluster
 from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
-async def test_a_kill_of_the_daemon_stops_no_task(
-    windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path, tmp_path: Path
+@pytest.mark.parametrize("end", [Cluster.kill, Cluster.hand_over], ids=["killed", "handed over"])
+async def test_a_daemon_that_is_killed_or_hands_over_stops_no_task(
+    end: Callable[[Cluster], Awaitable[None]],
+    windows: WindowsJob,
+    truth: list[tuple[Any, ...]],
+    out: Path,
+    tmp_path: Path,
 ) -> None:
-    """Micro-batches go on while nobody leads, and the next daemon adopts the attempts (A14, A16).
+    """Micro-batches go on while nobody leads, and the next daemon adopts the attempts (A14, A15, A16).
 
     Nothing restarts, no TaskManager is started, and the output is exactly that of the batch (A6, R7, R14).
     """
@@ -33,7 +39,7 @@ async def test_a_kill_of_the_daemon_stops_no_task(
         completed = (await cluster.client.checkpoints(job_id)).counts.completed
         attempts = attempts_in(tmp_path / "cluster")
         assert len(attempts) == 1
-        await cluster.kill()
+        await end(cluster)
         processed = micro_batches(tmp_path / "cluster")
         await until(
             lambda: micro_batches(tmp_path / "cluster") >= processed + 3,
@@ -47,7 +53,7 @@ async def test_a_kill_of_the_daemon_stops_no_task(
         def goes_on(job: JobInfo) -> bool:
             return job.state in ("RUNNING", "FINISHED") and job.vertices[0].minflinkd.batches > processed + 3
 
-        await cluster.await_job(job_id, goes_on, "goes on after the daemon was killed")
+        await cluster.await_job(job_id, goes_on, "goes on under the next daemon")
         assert attempts_in(tmp_path / "cluster") == attempts
         (after,) = await cluster.task_managers(ready=False)
         assert (after.id, after.minflinkd.pid) == (before.id, before.minflinkd.pid)
@@ -63,6 +69,27 @@ async def test_a_kill_of_the_daemon_stops_no_task(
     # A daemon that stops in order also stops TaskManagers of an earlier one. Not every init reaps orphans, so a zombie
     # may remain.
     assert not lives(supervisor)
+
+
+async def test_a_daemon_that_is_stopped_takes_a_last_checkpoint_of_each_job(
+    windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path, tmp_path: Path
+) -> None:
+    """The next start goes on from it: nothing is done twice, even by a job that takes no checkpoint by itself (A15)."""
+    settings = {"rest.port": free_port(), "resourcemanager.standby-taskmanagers": 0}
+    async with running_cluster(tmp_path / "cluster", **settings) as cluster:
+        job_id = await cluster.submit(windows.write(out.name, checkpointing={"interval": "1 h"}))
+        await cluster.await_job(job_id, lambda job: job.minflinkd.source_records > 0, "has read rows")
+        supervisor = psutil.Process((await cluster.task_manager_of(job_id)).minflinkd.pid)
+        await cluster.stop()
+        assert not lives(supervisor)
+        await cluster.start_again()
+        job = await cluster.await_state(job_id, "FINISHED", timeout=180)
+        checkpoints = await cluster.client.checkpoints(job_id)
+        assert (checkpoints.counts.restored, job.minflinkd.restarts) == (1, 0)
+        kept = [line for file in windows.events.glob("[0-9]*") for line in file.open() if json.loads(line)["v"] >= 0]
+        assert job.minflinkd.source_records == len(kept), "each row was read once"
+        assert result(out) == truth
+        assert leftovers(out) == []
 
 
 def attempts_in(cluster: Path) -> set[str]:

@@ -132,7 +132,10 @@ async def test_without_a_standby_a_new_task_manager_is_started(
         **number, **{"resourcemanager.min-taskmanagers": 1, "resourcemanager.taskmanager-timeout": "100 ms"}
     ):
         (only,) = await cluster.await_count(1)
-        async with cluster.configured(**number, **{"resourcemanager.min-taskmanagers": 0}):
+        # The timeout is long enough for a busy machine: the TaskManager must not end before the job has it.
+        async with cluster.configured(
+            **number, **{"resourcemanager.min-taskmanagers": 0, "resourcemanager.taskmanager-timeout": "60 s"}
+        ):
             job_id = await cluster.submit(windows.write(out.name))
             killed = await run_until_killed(cluster, job_id, 2.0)
             assert killed.id == only.id

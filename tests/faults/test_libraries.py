@@ -107,8 +107,6 @@ async def two(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster
         "resourcemanager.max-taskmanagers": 2,
         "taskmanager.numberOfTaskSlots": SLOTS,
         "heartbeat.timeout": "10 s",
-        # A submission waits so long, also for a session that is renewed.
-        "resourcemanager.taskmanager-registration.timeout": "5 min",
     }
     async with running_cluster(tmp_path_factory.mktemp("two"), **settings) as cluster:
         yield cluster

@@ -45,7 +45,6 @@ async def test_a_stateful_job_on_a_spark_cluster_survives_the_kill_of_its_taskma
             "taskmanager.memory.heap.size": "512 MiB",
             "resourcemanager.standby-taskmanagers": 1,
             "resourcemanager.max-taskmanagers": 1,
-            "resourcemanager.taskmanager-registration.timeout": "5 min",
             "slot.request.timeout": "5 min",
         }
         async with running_cluster(tmp_path / "daemon", **settings) as cluster:

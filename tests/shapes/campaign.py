@@ -25,7 +25,6 @@ KILLS = ("kill session", "kill taskmanager")
 SETTINGS: dict[str, object] = {
     "resourcemanager.standby-taskmanagers": 1,
     "resourcemanager.max-taskmanagers": 1,
-    "resourcemanager.taskmanager-registration.timeout": "5 min",  # two cores start a session while other jobs run
     "taskmanager.numberOfTaskSlots": 100,
     "taskmanager.session.stopped-timeout": "2 s",
     "heartbeat.timeout": "30 s",

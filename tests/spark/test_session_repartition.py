@@ -156,7 +156,7 @@ async def test_duplicates_are_still_known(child: Child, tmp_path: Path) -> None:
     for parallelism in (4, 2, 3):
         await chain.run(parallelism, batches=12)
     read = ROWS * len(chain.batches)
-    assert read > 37 * 997 // 2, "most keys must come before and behind a rescaling"
+    assert read > 37 * 997 // 2, "most keys must come both before and after a rescaling"
     assert sorted(k for (k,) in chain.rows) == sorted({value // 37 % 997 for value in range(read)})
 
 
