@@ -35,6 +35,7 @@ from minflinkd.taskmanager.child.protocol import (
     SessionReady,
     read_config,
 )
+from minflinkd.taskmanager.session.code.parsing import parse_one_at_a_time
 
 if TYPE_CHECKING:
     from minflinkd.taskmanager.session.child import SessionChild
@@ -129,6 +130,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, required=True)
     arguments = parser.parse_args(argv)
     die_with_parent()
+    parse_one_at_a_time()
     logging.configure(json=True, stream=sys.stderr)
     crash_points.announce()
     try:

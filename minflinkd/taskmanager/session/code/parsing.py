@@ -1,0 +1,33 @@
+"""Lets threads call `ast.parse` one after the other, in Pythons that need it.
+
+Python 3.11 before 3.11.8 keeps one count of the depth of a syntax tree for the whole process. The garbage collector can
+run while a tree is built, and a finalizer can then let another thread in. If that thread parses as well, the count is
+wrong, and `ast.parse` raises "SystemError: AST constructor recursion depth mismatch"
+(https://github.com/python/cpython/issues/106905).
+
+User code parses without asking to: `inspect.getsource` of a class does, and so does `inspect.signature` of a function
+in C. The tasks of a session start on threads of one process, so two jobs that started at the same time could make each
+other fail.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+import threading
+from typing import Any
+
+
+def parse_one_at_a_time() -> None:
+    """Replace `ast.parse` in this process, for good, by one that waits for its turn. Do nothing in other Pythons."""
+    if not (3, 11) <= sys.version_info < (3, 11, 8):
+        return
+    parse, lock = ast.parse, threading.RLock()
+
+    @functools.wraps(parse)
+    def parse_in_turn(*arguments: Any, **options: Any) -> Any:
+        with lock:
+            return parse(*arguments, **options)
+
+    setattr(ast, parse.__name__, parse_in_turn)
