@@ -62,6 +62,7 @@ def two_groups(base: Path) -> Path:
     return write_job(base / "job.yaml", document)
 
 
+@pytest.mark.slow  # test_lost_taskmanager has them with a job
 async def test_taskmanagers_started_by_hand_serve_a_job_and_are_given_back(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ def runs_with(parallelism: int) -> Callable[[JobInfo], bool]:
     return runs
 
 
+@pytest.mark.slow  # tests/sim has it without Spark
 async def test_a_job_starts_with_the_slots_there_are_and_grows_when_others_are_given_back(
     tmp_path: Path, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:

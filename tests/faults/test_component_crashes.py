@@ -126,6 +126,7 @@ async def test_a_job_master_crashes_and_the_next_one_adopts_its_tasks(
     assert (done.minflinkd.restarts, done.vertices[0].minflinkd.attempt_number) == (0, 0)
 
 
+@pytest.mark.slow  # one crash of each is enough for `make test`
 async def test_job_masters_that_crash_again_and_again_restart_no_task(
     cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
@@ -138,6 +139,7 @@ async def test_job_masters_that_crash_again_and_again_restart_no_task(
     assert (done.minflinkd.restarts, done.vertices[0].minflinkd.attempt_number) == (0, 0)
 
 
+@pytest.mark.slow  # tests/sim has it without Spark
 async def test_resource_manager_and_job_master_crash_at_once(
     cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:

@@ -50,6 +50,7 @@ def _mount(size: int, *others: str) -> list[str]:
     return ["mount", "-t", "tmpfs", "-o", ",".join((f"size={size}m", *others)), "tmpfs"]
 
 
+@pytest.mark.slow  # tests/unit/taskmanager/test_disk_space.py has the rule
 async def test_without_a_daemon_a_job_waits_before_its_disk_is_full_and_goes_on_when_there_is_room(
     disk: Path, tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ async def test_the_next_leader_adopts_the_tasks_of_one_that_was_killed(
     story.verify_history(leaders=2)
 
 
+@pytest.mark.slow  # tests/sim/election has it without Spark
 async def test_leaders_that_are_paused_or_cut_off_are_replaced_and_know_it(
     zookeeper: ZooKeeper, windows: WindowsJob, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ async def test_leaders_that_are_paused_or_cut_off_are_replaced_and_know_it(
     story.verify_history(leaders=4)
 
 
+@pytest.mark.slow  # tests/sim/election has it without Spark
 async def test_without_a_quorum_nobody_leads_and_tasks_go_on(
     ensemble: Ensemble, windows: WindowsJob, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from tests.windows_job import WindowsJob, leftovers, result
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
+@pytest.mark.slow  # test_exactly_once kills such a job three times
 async def test_a_windowed_aggregate_behind_an_exchange_survives_the_loss_of_its_taskmanager(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:

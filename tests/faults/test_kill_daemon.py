@@ -18,7 +18,13 @@ from tests.windows_job import WindowsJob, leftovers, result
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
-@pytest.mark.parametrize("end", [Cluster.kill, Cluster.hand_over], ids=["killed", "handed over"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(Cluster.kill, id="killed"),
+        pytest.param(Cluster.hand_over, id="handed over", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_daemon_that_is_killed_or_hands_over_stops_no_task(
     end: Callable[[Cluster], Awaitable[None]],
     windows: WindowsJob,

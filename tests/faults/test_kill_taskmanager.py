@@ -32,9 +32,8 @@ async def run_until_killed(cluster: Cluster, job_id: str, instant: float) -> Tas
     return killed
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=[pytest.mark.slow] if n >= 1 else [], id=f"instant {n}") for n in range(10)]
-)
+@pytest.mark.slow  # test_exactly_once kills TaskManagers as well
+@pytest.mark.parametrize("seed", [pytest.param(n, id=f"instant {n}") for n in range(10)])
 async def test_results_are_exactly_once_after_a_kill_at_a_random_instant(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], seed: int
 ) -> None:
@@ -146,6 +145,7 @@ async def test_without_a_standby_a_new_task_manager_is_started(
     assert leftovers(out) == []
 
 
+@pytest.mark.slow  # test_lost_taskmanager has one that is cut off
 async def test_a_task_manager_stopped_until_its_job_runs_elsewhere_does_no_harm_and_ends(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:

@@ -95,6 +95,7 @@ async def metrics_of(cluster: Cluster, name: str) -> list[str]:
         return [line for line in (await response.text()).splitlines() if line.startswith(name)]
 
 
+@pytest.mark.slow  # unit tests have the pauses, test_hot_restart_crashes the mending
 async def test_a_poisoned_job_restarts_repeatedly_ever_more_slowly_until_it_is_mended(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -70,7 +70,7 @@ async def test_it_goes_on_after_a_function_has_raised(counted: Counted) -> None:
     assert await counted.attempt() != before
 
 
-@pytest.mark.parametrize("victim", ["session child", "TaskManager"])
+@pytest.mark.parametrize("victim", ["session child", pytest.param("TaskManager", marks=pytest.mark.slow)])
 async def test_it_goes_on_after_a_kill(counted: Counted, victim: str) -> None:
     """The job continues on another TaskManager, which has no copy of its state (C11, C14, R11)."""
     cluster = counted.cluster

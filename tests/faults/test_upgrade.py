@@ -33,6 +33,7 @@ def built(directory: Path, launch: Launch) -> Launch:
     return replace(launch, environ={**os.environ, "PYTHONPATH": str(directory), "PYTHONSAFEPATH": "1"})
 
 
+@pytest.mark.slow  # test_drain has the same move
 async def test_an_upgrade_moves_a_running_job_without_a_lost_or_repeated_row(tmp_path: Path) -> None:
     """The new daemon adopts the tasks, and the job moves to a TaskManager of the new version (A15a, A15b, A16)."""
     settings = {**ONE, "rest.port": free_port(), "resourcemanager.standby-taskmanagers": 0}

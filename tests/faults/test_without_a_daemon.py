@@ -98,6 +98,7 @@ async def test_a_task_that_fails_without_a_daemon_is_restarted_by_the_next_one(
     assert await processes_of(cluster) == before
 
 
+@pytest.mark.slow  # tests/unit/taskmanager/test_adoption.py has the end
 async def test_tasks_that_nobody_comes_for_end_and_the_next_daemon_restarts_their_job(
     tmp_path: Path, windows: WindowsJob
 ) -> None:

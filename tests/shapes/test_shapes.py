@@ -14,14 +14,17 @@ from tests.shapes.playing import Verdict
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="function")]
 
-SEEDS = range(30)
+FEW, MORE = range(4), range(4, 60)
 
 
 @pytest.mark.timeout(3000)
-async def test_jobs_of_every_shape_write_what_their_batch_has_or_are_refused_with_a_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seeds", [FEW, pytest.param(MORE, marks=pytest.mark.slow)], ids=str)
+async def test_jobs_of_every_shape_write_what_their_batch_has_or_are_refused_with_a_reason(
+    tmp_path: Path, seeds: range
+) -> None:
     """The output is right through raising functions, kills, hot restarts, and savepoints restored elsewhere."""
-    verdicts = await play([draw(seed) for seed in SEEDS], tmp_path, _tell)
-    assert len(verdicts) == len(SEEDS)
+    verdicts = await play([draw(seed) for seed in seeds], tmp_path, _tell)
+    assert len(verdicts) == len(seeds)
     wrong = [verdict for verdict in verdicts if not verdict.good]
     stories = ["\n".join([f"{v.kind}: {v.why}", *v.story, told(v.shape)]) for v in wrong]
     assert not wrong, "\n\n".join(stories)

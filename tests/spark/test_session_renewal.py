@@ -42,6 +42,7 @@ class Listener:
     def input_ended(self, generation: int, notice: sp.InputEnded) -> None: ...
 
 
+@pytest.mark.slow  # unit and component tests have the rule and the keeper
 async def test_an_aged_session_is_told_and_renewed_without_a_process_left(tmp_path: Path) -> None:
     """Beyond a bound it says so but continues. After the renewal nothing of the old session runs (R6a)."""
     listener = Listener()
