@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -13,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from minflinkd.cli.submission import RefusedJob, restart
-from minflinkd.runtime.crash_points import OF_HOT_RESTARTS, VARIABLE, CrashPoint
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.cli.submission import RefusedJob
 from tests.cluster import Cluster, free_port, running_cluster, write_job
 from tests.faults.hot_restarts import (
     ONE,
@@ -360,31 +356,3 @@ async def test_a_version_that_hangs_in_its_first_micro_batch_gives_way_to_the_on
         assert last.error is not None
         assert last.error.code == "hot-restart-timeout"
     assert set(versions.written()) == {"1"}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-async def test_a_daemon_killed_at_each_step_comes_back_with_one_version_and_exact_output(tmp_path: Path) -> None:
-    """Before the switch the old version continues, after it the new one (H8)."""
-    armed = tmp_path / "crash-at"
-    armed.mkdir()
-    environ = {**os.environ, VARIABLE: str(armed)}
-    async with running_cluster(tmp_path / "cluster", environ=environ, **{**ONE, "rest.port": free_port()}) as cluster:
-        await cluster.await_ready(1)
-        async with running_versions(cluster, tmp_path) as versions:
-            before = await processes_of(cluster)
-            for number, point in enumerate(OF_HOT_RESTARTS, start=1):
-                (armed / point).touch()
-                with contextlib.suppress(MinflinkError):  # the daemon dies, perhaps before it answers
-                    file = versions.write(str(number + 1))
-                    await restart(cluster.client, versions.job_id, file, params={}, options={}, tell=lambda _: None)
-                assert await asyncio.wait_for(cluster.process.wait(), timeout=60) == -signal.SIGKILL
-                await cluster.start_again()
-                await versions.goes_on()
-                over = partial(ended, cluster, versions.job_id, number)
-                last = await until(over, f"the end of hot restart {number}", timeout=90)
-                counts = point not in (CrashPoint.RESTART_ACCEPTED, CrashPoint.RESTART_STOPPED)
-                assert last.state == ("completed" if counts else "failed"), point
-            assert await processes_of(cluster) == before
-            assert (await cluster.client.job(versions.job_id)).minflinkd.restarts == 0
-    assert not {"2", "3"} & set(versions.written()), "versions that never counted wrote nothing"
