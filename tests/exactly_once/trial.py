@@ -17,8 +17,10 @@ from typing import Any, Self
 from ruamel.yaml import YAML
 
 from minflinkd.rest.schemas import JobInfo
+from tests.beside import beside
 from tests.cluster import Cluster, free_port, running_cluster, write_job
 from tests.exactly_once.batch import JOBS, job_graph, run_batch
+from tests.exactly_once.feed import AHEAD, Feed
 from tests.exactly_once.inputs import write_inputs
 from tests.exactly_once.results import Row, differences, read_sink
 from tests.files import files_below
@@ -49,8 +51,9 @@ class Trial(ABC):
     """Runs jobs to their end while `strike` disturbs them, and verifies what they wrote.
 
     `files`: how many each source has; each is a micro-batch. `pace`: the least time from one micro-batch to the next;
-    the jobs must outlast all that is done to them. `changes`: top-level keys of the job files. `isolated`: the jobs
-    that have a TaskManager to themselves. `settings`: options of the daemon.
+    the jobs must outlast all that is done to them. With `endless` they do: files come while the trial strikes, `files`
+    at most, and then the jobs are drained. `changes`: top-level keys of the job files. `isolated`: the jobs that have a
+    TaskManager to themselves. `settings`: options of the daemon.
     """
 
     def __init__(
@@ -60,13 +63,15 @@ class Trial(ABC):
         *,
         files: int,
         pace: str,
+        endless: bool = False,
         changes: Mapping[str, Any] | None = None,
         isolated: Sequence[str] = (),
         settings: Mapping[str, object] | None = None,
     ) -> None:
         self.base = base
         self.names = names
-        self.changes = {"trigger-interval": pace, **(changes or {})}
+        self.changes = {"trigger-interval": pace, **(changes or {}), **({"mode": "streaming"} if endless else {})}
+        self.feed = Feed(base / "reserve", base / "in") if endless else None
         self.isolated = isolated
         self.settings = {**SETTINGS, **(settings or {})}
         self.files = files
@@ -95,16 +100,33 @@ class Trial(ABC):
         self.tell("submitting")
         async with asyncio.TaskGroup() as group:
             submitted = [group.create_task(self.submit(name)) for name in self.names]
-            self.ids = {name: await task for name, task in zip(self.names, submitted, strict=True)}
-            group.create_task(run_batch(self.base / "in", self.base / "batch", self.names))
-            await self.strike()
-            for name, job_id in self.ids.items():
-                self.outcomes[name] = await self._end(job_id)
+        self.ids = {name: task.result() for name, task in zip(self.names, submitted, strict=True)}
+        batch = run_batch(self.base / "in", self.base / "batch", self.names)
+        if self.feed is None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(batch)
+                await self.strike()
+        else:
+            async with beside("feeder", self.feed.run(self.cluster, self.ids)):
+                await self.strike()
+            await self._drain(self.feed)
+            await batch
+        for name, job_id in self.ids.items():
+            self.outcomes[name] = await self._end(job_id)
         self.tell("all have ended")
         return self
 
+    async def _drain(self, feed: Feed) -> None:
+        """End jobs without an end: they read what there is, and write their last windows."""
+        self.tell(f"draining, with {feed.given} files of each source")
+        for name, job_id in self.ids.items():
+            await feed.all_read(self.cluster, name, job_id)
+            await self.cluster.client.stop(job_id, str(self.base / "savepoints" / name), drain=True)
+
     def _prepare(self) -> None:
-        write_inputs(self.base / "in", self.files)
+        write_inputs(self.base / "in" if self.feed is None else self.base / "reserve", self.files)
+        if self.feed is not None:
+            self.feed.give(AHEAD)
         shutil.copytree(JOBS, self.base / "jobs")
         for name in self.names:
             document = YAML(typ="safe").load(JOBS / f"{name}.yaml")

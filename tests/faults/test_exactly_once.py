@@ -74,7 +74,7 @@ async def twenty_kills_of_exchanges(tmp_path_factory: pytest.TempPathFactory) ->
 async def fifty_kills(tmp_path_factory: pytest.TempPathFactory) -> Kills:
     """A long trial of a few jobs, with other kills in every run."""
     base, parts, names = tmp_path_factory.mktemp("fifty"), (*PARTS, *DAEMONS), (*FEW, "windows_exchange")
-    return await Kills(base, names, seed=seed(), kills=50, parts=parts, files=900, pace="1 s").run()
+    return await Kills(base, names, seed=seed(), kills=50, parts=parts, files=4000, pace="500 ms", endless=True).run()
 
 
 @pytest.mark.parametrize("name", FEW)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -18,6 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800), pytest.mark.asyncio(
 JOBS = ("windows_exchange", "diamond")  # three tasks each
 ISOLATED = ("diamond",)  # on a TaskManager of its own
 MORE = (*JOBS, "windows", "two_sinks")
+ENDLESS: Mapping[str, Any] = {"files": 2000, "pace": "500 ms", "endless": True, "isolated": ISOLATED}
 
 
 @pytest.mark.slow  # test_kill_daemon has it with one task
@@ -52,7 +54,7 @@ async def test_neither_a_crash_of_the_job_master_nor_of_the_resource_manager_res
 @pytest.mark.parametrize("part", DAEMONS)
 async def test_ten_daemons_in_a_row_restart_no_task_of_four_jobs(tmp_path: Path, part: str) -> None:
     """They end at instants that are drawn; the printed seed repeats them (A14, A15, A16)."""
-    kills = Kills(tmp_path, MORE, seed=seed(), kills=10, parts=(part,), files=200, pace="1 s", isolated=ISOLATED)
+    kills = Kills(tmp_path, MORE, seed=seed(), kills=10, parts=(part,), **ENDLESS)
     trial = await kills.run()
     for name in MORE:
         trial.verify_undisturbed(name)
@@ -64,7 +66,7 @@ async def test_ten_crashes_in_a_row_restart_no_task_of_four_jobs(
     in_process: InProcess, tmp_path: Path, part: str
 ) -> None:
     """They come at instants that are drawn; the printed seed repeats them (A14b)."""
-    kills = Kills(tmp_path, MORE, seed=seed(), kills=10, parts=(part,), files=150, pace="1 s", isolated=ISOLATED)
+    kills = Kills(tmp_path, MORE, seed=seed(), kills=10, parts=(part,), **ENDLESS)
     trial = await kills.run_on(in_process)
     for name in MORE:
         trial.verify_undisturbed(name)
