@@ -169,7 +169,7 @@ class Endpoint:
             try:
                 response = await self._at(leader, method, {**options, "params": None})  # Location has the parameters
             except _NOT_CONNECTED as error:
-                raise _no_leader(f"the daemon that leads, or led, does not answer at {self._leader}") from error
+                raise _no_leader(f"the leader, or the previous leader, does not answer at {self._leader}") from error
         response.release()
         raise _no_leader("the daemons do not agree which of them leads")
 

@@ -402,7 +402,7 @@ async def test_a_leader_that_says_nothing_is_given_up(leader: Leader) -> None:
         return web.Response()
 
     async def here(request: web.Request) -> web.StreamResponse:
-        with pytest.raises(passing_on.LeaderLost, match="had the request and did not answer it"):
+        with pytest.raises(passing_on.LeaderLost, match="got the request but did not answer it"):
             await proxy.pass_on(request, leader.url)
         return web.Response(text="given up")
 
