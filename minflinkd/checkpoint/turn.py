@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class StorageTurn:
-    """The turn of `what`, as its messages name it. Who has waited `patience` seconds for it must try again later."""
+    """The turn of `what`, which its messages name. Whoever has waited `patience` seconds must try again later."""
 
     def __init__(self, what: str, patience: float | None = None) -> None:
         self._what = what

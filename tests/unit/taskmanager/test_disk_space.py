@@ -23,7 +23,7 @@ def test_a_disk_with_less_than_must_stay_free_is_named(tmp_path: Path) -> None:
     (full := tmp_path / "full").mkdir()
     disks = Disks({tmp_path: Usage(10_000 * MIB, 900 * MIB), full: Usage(10_000 * MIB, 99 * MIB)})
     space = DiskSpace([tmp_path, full], 100 * MIB, usage=disks)
-    assert space.lacking() == f"99 MiB free in {full}, where 100 MiB must stay free"
+    assert space.lacking() == f"99 MiB are free in {full}, 100 MiB must stay free"
     disks[full] = Usage(10_000 * MIB, 100 * MIB)
     assert space.lacking() == ""
 

@@ -35,7 +35,7 @@ from minflinkd.taskmanager.session.state import snapshot
 
 log = structlog.get_logger(__name__)
 
-_LOOK = 1.0  # seconds between two looks at a disk that is nearly full
+_LOOK = 1.0  # seconds between two checks of the disks
 
 
 @dataclass
