@@ -72,7 +72,7 @@ def require_fit(root: Location) -> None:
     """Raises CheckpointStorageUnfit. Recovery finds checkpoints by listing (A11)."""
     if not root.storage.capabilities.consistent_list:
         raise CheckpointStorageUnfit(
-            f"the storage of {root.uri} may list late what was written (it has no consistent-list)",
+            f"the storage of {root.uri} may list new objects late (it has no consistent-list)",
             hint="set execution.checkpointing.dir to another storage; `minflinkd plugins` shows what each can do",
         )
 
@@ -223,8 +223,8 @@ class CheckpointStore:
     async def orphans(self, recovered: Recovered) -> tuple[str, ...]:
         """Return the orphans of earlier leaders. Raises StorageError.
 
-        Only files with our names, of epochs that have ended (A11). None while any metadata is unreadable, because it
-        may refer to them.
+        Only files with our names, of epochs that have ended (A11). Returns nothing while any metadata is unreadable,
+        because it may refer to any file.
         """
         if recovered.set_aside:
             log.warning("no sweep while checkpoint metadata is unreadable", directory=self.location.uri)

@@ -101,7 +101,7 @@ class LeaderProxy(Component):
     async def _passed_on(self, request: web.Request, leader: str) -> web.StreamResponse:
         begun = asyncio.Event()  # set when the client may have a part of the answer
         passing = asyncio.create_task(self._carry(request, leader, begun), name="pass a request on")
-        replaced = asyncio.create_task(self._replaced(leader), name="look whether another daemon leads")
+        replaced = asyncio.create_task(self._replaced(leader), name="check whether another daemon leads")
         try:
             await asyncio.wait({passing, replaced}, return_when=asyncio.FIRST_COMPLETED)
             if not passing.done():

@@ -273,7 +273,7 @@ async def test_a_leader_that_is_not_there_was_asked_nothing(known: Known) -> Non
     async with standby(known) as url, aiohttp.ClientSession(url) as session, session.post("/jobs") as answer:
         told = await answer.json()
     assert (answer.status, told["code"]) == (503, "no-leader")
-    assert "nothing was done; ask again" in told["hint"]
+    assert "nothing was done; try again" in told["hint"]
 
 
 async def test_a_leader_that_dies_with_a_request_leaves_its_outcome_unknown(

@@ -34,7 +34,7 @@ def test_on_a_small_disk_a_tenth_is_enough(tmp_path: Path) -> None:
     space = DiskSpace([tmp_path], 256 * MIB, usage=disks)
     assert space.lacking() == ""
     disks[tmp_path] = Usage(200 * MIB, 19 * MIB)
-    assert space.lacking().startswith("19 MiB free")
+    assert space.lacking().startswith("19 MiB are free")
 
 
 def test_nobody_looks_at_a_disk_if_nothing_must_stay_free(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ class MicroBatches:
         self.published()
 
     def look_at_exchanges(self) -> None:
-        """Take in and pass on what happens in exchanges while no micro-batch runs."""
+        """Read what has arrived from exchanges, and forward watermarks, while no micro-batch runs."""
         self.channels.poll()
         if self.channels.may_idle:
             with suppress(PySparkException, Py4JError):
