@@ -99,8 +99,8 @@ class SubmittedJob:
 class Job(api.Job):
     """A job to check with or submit to a daemon.
 
-    `url` is the daemon's; by default $MINFLINKD_URL, or this machine's daemon. Of several daemons it has all,
-    separated by commas.
+    `url` is the daemon's HTTP endpoint, by default $MINFLINKD_URL or this machine's daemon. If there are several
+    daemons, list all, separated by commas.
 
     `base` is the directory to which paths of artifacts are relative, by default the current one; a URL ends in `/`.
     """

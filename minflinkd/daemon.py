@@ -74,13 +74,13 @@ class DaemonInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Mandate:
-    """A leadership that this daemon was given by an election."""
+    """A leadership that an election gave to this daemon."""
 
     epoch: int
     leads: Callable[[], bool]  # whether it is certain at this moment that no other daemon leads
     cluster_id: str
-    records: Location  # of the job store; takes writes only while this leadership lasts
-    sockets: Sequence[socket.socket]  # on which the HTTP endpoint listens
+    records: Location  # of the job store; accepts writes only while this leadership lasts
+    sockets: Sequence[socket.socket]  # of the HTTP endpoint, already listening
     url: str  # of the endpoint, for the other daemons and for clients
     members: Callable[[], Sequence[Member]]  # who takes part in the election, the leader first
     trouble: Callable[[], str]  # why the coordination service cannot be used at present
@@ -220,7 +220,7 @@ class Daemon(Component):
 
     @property
     def starting(self) -> str:
-        """The part that is being started, or was the last one."""
+        """The component that is being started, or the last one that was."""
         return self._parts[-1].name if self._parts else "storage"
 
     async def _listening_sockets(self) -> list[socket.socket]:
@@ -252,7 +252,7 @@ class Daemon(Component):
     async def _stop(self) -> None:
         ends = [part.aclose for part in reversed(self._parts)]
         if self._mandate is not None and not self._leads():
-            # First of all: TaskManagers look for the next leader now, however long the other parts take to end.
+            # This comes first, so that TaskManagers look for the next leader now, however long the rest takes to close.
             ends = [*(part.aclose for part in self._parts if isinstance(part, RpcServer)), *ends]
         if self._parts:  # otherwise the directory and its content belong to another daemon
             ends.insert(0, self._withdraw)
@@ -268,11 +268,11 @@ class Daemon(Component):
         self._leadership.release()
 
     async def before_stop(self) -> None:
-        """Do for the jobs what `on-stop` says, while everything still runs. Raises nothing."""
+        """Take the `on-stop` action for all jobs, while everything still runs. Raises nothing."""
         await self.dispatcher.before_stop()
 
     def hand_over(self) -> None:
-        """Leave TaskManagers and their tasks to the next daemon when this one is closed (A15)."""
+        """Leave TaskManagers and tasks running for the next daemon when this one is closed (A15)."""
         self._hands_over = True
 
     async def _withdraw(self) -> None:
@@ -280,9 +280,10 @@ class Daemon(Component):
             self._ready_file.unlink(missing_ok=True)
 
     async def _end_task_managers(self) -> None:
-        """End all TaskManagers. A daemon that did not come up leaves those of an earlier one to the next (A6).
+        """End all TaskManagers.
 
-        One that hands over leaves all of them.
+        A daemon that hands over leaves all of them running. A daemon that did not come up leaves those of an earlier
+        daemon to the next one (A6).
         """
         assert self.launcher is not None
         if self._hands_over:

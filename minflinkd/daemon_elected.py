@@ -1,7 +1,7 @@
-"""A daemon that takes part in an election: it leads while it is elected, and stands by at other times (A10 - A13).
+"""A daemon that takes part in an election: it leads while it is elected, and is a standby at other times (A10 - A13).
 
-What a leader runs is a `Daemon` of its own for each leadership. When the leadership ends, that one hands over:
-TaskManagers and tasks go on, and the next leader adopts them.
+It runs a new `Daemon` for each leadership. When the leadership ends, this `Daemon` hands over: TaskManagers and tasks
+keep running, and the next leader adopts them.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.supervision import FIRST_PAUSE, LONGEST_PAUSE
 from minflinkd.storage.registry import Storages
 
-LOOK = 1.0  # seconds between two looks at who leads
-CLOSING = 60.0  # seconds for what ran as a leader to end
-TAKEOVER = 60.0  # seconds in which an elected daemon begins to lead; each time it does not, it has twice as long
+LOOK = 1.0  # seconds between two checks of who leads
+CLOSING = 60.0  # seconds in which the components of a leadership must close
+TAKEOVER = 60.0  # seconds in which an elected daemon must begin to lead; doubled each time it fails to
 LONGEST_TAKEOVER = 960.0
 
 log = structlog.get_logger(__name__)
 
 
 class LocalJobsLeft(MinflinkError):
-    """The state directory holds jobs that daemons of a shared cluster would not see."""
+    """The state directory contains jobs that the daemons of a shared cluster would not see."""
 
     code = "local-jobs-left"
     consequence = Consequence.REFUSED
 
 
 class TakeoverTooSlow(MinflinkError):
-    """This daemon was elected, and something that it needs to lead did not answer in time."""
+    """This daemon was elected, but a storage or another thing that it needs did not answer in time."""
 
     code = "takeover-too-slow"
     consequence = Consequence.RETRYABLE
 
 
 class _Leadership:
-    """One leadership, from the election to the last part that is closed."""
+    """One leadership, from the election until the last component is closed."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -84,23 +84,23 @@ class _Leadership:
         return True
 
     async def aclose(self, *, hand_over: bool) -> None:
-        """Close everything. A daemon that had not yet started hands over in any case. Idempotent."""
+        """Close everything. A `Daemon` that has not finished its start always hands over. Idempotent."""
         daemon, starting = self._daemon, self._starting
         if daemon is not None and starting is not None:
             if hand_over or not starting.done():
                 daemon.hand_over()
             starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)  # whoever waits for the start has the error
+            await asyncio.gather(starting, return_exceptions=True)  # the caller of `start` gets the error
             await daemon.aclose()
         if self.records is not None:
             await self.records.aclose()
 
 
 class ElectedDaemon(Component):
-    """Offers what `Daemon` offers to the process. `start` returns when it answers HTTP, as leader or as standby."""
+    """Has the interface of `Daemon` for the process. `start` returns when it answers HTTP, as leader or as standby."""
 
     def __init__(self, config: Config, environ: Mapping[str, str], kill: Callable[[], object] | None = None) -> None:
-        """`kill` ends this process at once."""
+        """`kill` kills this process."""
         super().__init__("elected daemon")
         self.config = config
         self._kill = kill or _kill_this_process
@@ -116,7 +116,7 @@ class ElectedDaemon(Component):
         self._daemon: Daemon | None = None
         self._leadership: _Leadership | None = None
         self._members: tuple[Member, ...] = ()
-        self._leaderless_since: float | None = self._clock.monotonic()  # None: somebody leads
+        self._leaderless_since: float | None = self._clock.monotonic()  # None: there is a leader
         self._trouble = ""  # why this daemon cannot take part in the election, or could not lead
         self._hands_over = False
         self._pause = FIRST_PAUSE
@@ -170,7 +170,7 @@ class ElectedDaemon(Component):
             await self._leadership.aclose(hand_over=self._hands_over)
         await self._leave_standby()
         if hasattr(self, "_elector"):
-            await self._elector.aclose()  # after what it ran has ended: it lets the next one lead
+            await self._elector.aclose()  # after the leadership is closed, because this lets the next daemon lead
             await self._cluster.aclose()
         (self.state_directory / READY_FILE).unlink(missing_ok=True)
         listening.close(self._sockets)
@@ -190,25 +190,26 @@ class ElectedDaemon(Component):
             self._daemon.apply(config)
 
     def _require_no_local_jobs(self) -> None:
-        """Raises LocalJobsLeft: the jobs of a daemon that used to be alone would silently stop running."""
+        """Raises LocalJobsLeft: jobs from before `high-availability.type` was set would silently stop running."""
         left = sorted(path.stem for path in (self.state_directory / "jobs" / "jobs").glob("*.json"))
         if left:
             raise LocalJobsLeft(
                 f"{self.state_directory} has {len(left)} jobs from before high-availability.type was set, such as "
                 f"{left[0]}",
-                hint="start the daemon without it, stop each job with a savepoint, and start the jobs from those",
+                hint="start the daemon without the option, stop each job with a savepoint, then start the jobs from "
+                "the savepoints",
             )
 
     async def _take_part(self) -> None:
-        """Take part in the election as soon as ZooKeeper answers, and if this daemon belongs to the cluster.
+        """Take part in the election as soon as ZooKeeper answers, if this daemon belongs to the cluster.
 
-        One that does not belong to it must not be elected: it could not lead, and would keep others from it.
+        A daemon of another cluster must not be elected: it could not lead, and would keep others from leading.
         """
         while True:
             try:
                 await self._cluster.cluster_id()
                 break
-            except Exception as error:  # whatever it is: without this daemon nobody may be there to lead
+            except Exception as error:  # retry after any error: this may be the only daemon that can lead
                 if (reason := _told(error)) != self._trouble:
                     log.warning("this daemon cannot take part in the election yet", error=reason)
                 self._trouble = reason
@@ -219,7 +220,7 @@ class ElectedDaemon(Component):
     # --- leading ---
 
     def _lead(self, epoch: int) -> None:
-        if self.tasks.closed:  # it was elected while it ends, and gives its claim back in a moment
+        if self.tasks.closed:  # it was elected while it ends, and is about to delete its claim
             return
         self._leadership = leadership = _Leadership(epoch)
         self.tasks.job(f"leadership {epoch}", self._run(leadership))
@@ -229,7 +230,7 @@ class ElectedDaemon(Component):
             self._leadership.over.set()
 
     async def _run(self, leadership: _Leadership) -> None:
-        """Run everything that a leader runs, until the leadership is over. TaskManagers and tasks go on after that."""
+        """Run the components of a leader until the leadership is over. Then TaskManagers and tasks keep running."""
         try:
             await self._begin(leadership)
             await leadership.over.wait()
@@ -242,7 +243,7 @@ class ElectedDaemon(Component):
                 exc_info=unforeseen,
             )
             self._trouble = f"it was elected and could not begin to lead: {_told(error)}"
-            self._elector.resign(f"it could not begin to lead: {error}")  # so that another one leads meanwhile
+            self._elector.resign(f"it could not begin to lead: {error}")  # lets another daemon lead meanwhile
             await self._close(leadership)
             await self._stand_by()
             await self._clock.sleep(self._pause)
@@ -255,7 +256,7 @@ class ElectedDaemon(Component):
         self._changed()
 
     async def _begin(self, leadership: _Leadership) -> None:
-        """Start what a leader runs. Return early if the leadership is over before. Raises MinflinkError, OSError."""
+        """Start the components of a leader, or return early if the leadership ends. Raises MinflinkError, OSError."""
         epoch, cluster_id = leadership.epoch, await self._cluster.cluster_id()
         records = leadership.records = self._cluster.records(cluster_id, epoch)
         mandate = Mandate(
@@ -288,7 +289,7 @@ class ElectedDaemon(Component):
         self._changed()
         now = self._clock.epoch_ms()
         member = msgspec.structs.replace(self._elector.member, leading_since_ms=now, epoch=epoch)
-        with contextlib.suppress(MinflinkError):  # the next look tries again
+        with contextlib.suppress(MinflinkError):  # `_look` tries again
             await self._elector.describe(member)
         log.info("leading", epoch=epoch, url=self._url)
         self.tasks.job("sweep of records", records.sweep())
@@ -297,12 +298,12 @@ class ElectedDaemon(Component):
         waited, self._takeover = self._takeover, min(2 * self._takeover, LONGEST_TAKEOVER)
         return TakeoverTooSlow(
             f"after {waited:g} s it still waited for its {daemon.starting}",
-            hint="look whether this host reaches high-availability.storageDir and execution.checkpointing.dir, and "
-            "whether they answer",
+            hint="check that this host reaches high-availability.storageDir and execution.checkpointing.dir, and that "
+            "they answer",
         )
 
     async def _close(self, leadership: _Leadership) -> None:
-        """Close what a leader ran, or end this process: it must not keep ports and memory for ever. Idempotent."""
+        """Close the leadership, or kill this process, which must not keep ports and memory for ever. Idempotent."""
         if self._daemon is not None:
             self._daemon = None
             self._leaderless_since = self._clock.monotonic()
@@ -311,10 +312,10 @@ class ElectedDaemon(Component):
                 await leadership.aclose(hand_over=True)
         except TimeoutError:
             log.critical(
-                "what this daemon ran as a leader does not end; the process is killed",
+                "the components of the leadership do not close; the process is killed",
                 epoch=leadership.epoch,
                 seconds=CLOSING,
-                hint="a disk or a mount that does not answer, perhaps",
+                hint="perhaps a disk or a mount does not answer",
             )
             self._kill()
 
@@ -325,7 +326,7 @@ class ElectedDaemon(Component):
     # --- standing by ---
 
     async def _stand_by(self) -> None:
-        """Answer as a standby from now on. Idempotent."""
+        """Begin to answer HTTP as a standby. Idempotent."""
         if self._standby is not None or self.tasks.closed:
             return
         config = self.config
@@ -351,7 +352,7 @@ class ElectedDaemon(Component):
         while True:
             try:
                 members = await self._cluster.ballot.members()
-                if self.leads and self._elector.member not in members:  # its description was lost on the way
+                if self.leads and self._elector.member not in members:  # an earlier `describe` failed
                     await self._elector.describe(self._elector.member)
             except MinflinkError as error:
                 if isinstance(error, ServiceRefused):
@@ -374,7 +375,7 @@ class ElectedDaemon(Component):
         return 0.0 if self._leaderless_since is None else self._clock.monotonic() - self._leaderless_since
 
     def _leader(self) -> str:
-        """Return the URL of the leader, as far as it is known."""
+        """Return the URL of the leader; empty if none is known."""
         for member in self._members[:1]:
             if member.leading_since_ms and member.url != self._url:
                 return member.url
@@ -390,16 +391,16 @@ def _told(error: Exception) -> str:
 
 
 def _kill_this_process() -> None:
-    """Unlike an exit, this waits for nothing. systemd starts the daemon again."""
+    """Kill the process instead of exiting, because an exit may wait. systemd starts the daemon again."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _host(config: Config) -> str:
-    """Return the host under which clients and other daemons reach the HTTP endpoint."""
+    """Return the host name at which clients and other daemons reach the HTTP endpoint."""
     host = config.rest.address if config.rest.address != "localhost" else config.rest.bind_address
     return f"[{host}]" if ":" in host else host
 
 
 def _fingerprint(secret: bytes) -> str:
-    """Tells two secrets apart, and says nothing about them."""
+    """Return a value that differs between secrets, but does not reveal them."""
     return hmac.digest(secret, b"minflinkd cluster secret", hashlib.sha256).hex()

@@ -1,8 +1,8 @@
-"""How a daemon ends when it is told to: whether its TaskManagers and their tasks end with it (A15).
+"""How a daemon ends when it is told to: do its TaskManagers and tasks end with it (A15)?
 
-Example: `systemctl stop` and `systemctl restart` both send SIGTERM. After a stop nothing may be left. After a restart
-the next daemon is there within seconds, and adopts the tasks. systemd knows which of the two it is doing: it has a job
-for the unit, of the type `stop` or `restart`.
+Example: `systemctl stop` and `systemctl restart` both send SIGTERM. After a stop nothing may be left running. After a
+restart the next daemon is up within seconds, and adopts the tasks. systemd knows which of the two it is doing: it has a
+job of type `stop` or `restart` for the unit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ log = structlog.get_logger(__name__)
 
 
 class Ending(StrEnum):
-    STOP = "stop"  # everything ends, after what `on-stop` says
-    HANDOVER = "handover"  # TaskManagers and tasks go on, for the next daemon
+    STOP = "stop"  # everything ends, after the `on-stop` action
+    HANDOVER = "handover"  # TaskManagers and tasks keep running, for the next daemon
 
 
 async def ending_of_signal(environ: Mapping[str, str], cgroup: Path = CGROUP) -> Ending:
@@ -37,12 +37,12 @@ async def ending_of_signal(environ: Mapping[str, str], cgroup: Path = CGROUP) ->
             return Ending.STOP
         return ending_of_jobs(await _jobs_of_systemd(user=is_of_user(groups)), unit)
     except OSError as error:
-        log.warning("systemd does not say whether it stops or restarts the daemon; it is a stop", error=str(error))
+        log.warning("systemd does not say whether it stops or restarts the daemon; a stop is assumed", error=str(error))
         return Ending.STOP
 
 
 def unit_of(cgroup: str) -> str | None:
-    """Return the service in whose control group the process is: `cgroup` is the content of /proc/self/cgroup. Pure."""
+    """Return the service that has the process in its control group. `cgroup`: content of /proc/self/cgroup. Pure."""
     for line in cgroup.splitlines():
         for part in reversed(line.split("/")):
             if part.endswith(".service"):
@@ -51,14 +51,14 @@ def unit_of(cgroup: str) -> str | None:
 
 
 def is_of_user(cgroup: str) -> bool:
-    """Whether the process is in a unit of a user's own systemd, not of the system's. Pure."""
+    """Whether the process belongs to a user's systemd instead of the system's. Pure."""
     return any("/user@" in line for line in cgroup.splitlines())
 
 
 def ending_of_jobs(jobs: str, unit: str) -> Ending:
-    """Return what systemd does with the unit: `jobs` has a line "number unit type state" for each of its jobs. Pure.
+    """Return what systemd does with the unit. `jobs` has a line "number unit type state" for each job. Pure.
 
-    Without a job of its own, the signal came from somebody else, who wants a stop.
+    If systemd has no job for the unit, somebody else sent the signal, and wants a stop.
     """
     for line in jobs.splitlines():
         match line.split():

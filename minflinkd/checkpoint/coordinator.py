@@ -136,7 +136,7 @@ class CheckpointCoordinator(Component):
         self._feed(e.TasksStopped(survivors))
 
     def tasks_adopted(self, attempts: frozenset[AttemptId], unsettled: frozenset[int]) -> None:
-        """These attempts run already, under an earlier coordinator's checkpoints; `unsettled` are not over for them.
+        """These attempts already ran under an earlier coordinator. `unsettled`: checkpoints whose end they do not know.
 
         `tasks_running` follows when all tasks run.
         """

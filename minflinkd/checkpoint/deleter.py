@@ -55,7 +55,7 @@ class Deleting:
         self.files_deleted = 0
 
     def enqueue(self, names: Iterable[str], *, then: Callable[[], None], must_succeed: bool = False) -> None:
-        """Delete objects in due course. `then` is called when nothing more is done about them.
+        """Delete objects in due course. `then` is called when they are deleted or given up.
 
         `must_succeed`: for metadata. It is deleted at once, and retried until that succeeds.
         """

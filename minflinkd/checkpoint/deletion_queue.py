@@ -1,8 +1,8 @@
 """Decides what to delete of a job's checkpoints, and when. A pure queue that never gets ahead of checkpointing (F5).
 
 A request deletes many objects. At most `in_flight` requests run at a time, and at most `rate` files a second are
-deleted. No request for files is made while a checkpoint's metadata is being written. What fails is retried in a request
-of its own, after a growing pause.
+deleted. No request for files is made while a checkpoint's metadata is being written. A failed part is retried in its
+own request, after a growing pause.
 
 Files are given up in the end, because the sweep of orphans finds them. Metadata is never given up and does not wait for
 any of this, because restarts wait for it.
@@ -219,7 +219,7 @@ def _taken(queue: Queue, request: int) -> tuple[Queue, tuple[Piece, ...]]:
 def _after_failure(
     pieces: tuple[Piece, ...], limits: Limits, now: float
 ) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
-    """Return what is tried again, and what is given up."""
+    """Return the pieces to try again, and the pieces to give up."""
     again, given_up = [], []
     for piece in pieces:
         failures = piece.failures + 1

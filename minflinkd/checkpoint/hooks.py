@@ -162,7 +162,7 @@ class MasterHooks:
                 async with asyncio.timeout(CLOSE_TIMEOUT):
                     await hook.aclose()
             except Exception as error:
-                log.warning("a master hook does not close well", hook=name, error=str(error))
+                log.warning("a master hook failed to close", hook=name, error=str(error))
 
     async def _call(self, name: str, call: Callable[[MasterHook], Coroutine[Any, Any, R]]) -> R:
         if name in self._calls:

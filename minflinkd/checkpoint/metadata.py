@@ -81,7 +81,7 @@ def decode(data: bytes) -> CompletedCheckpoint:
         )
     header = _HEADER.fullmatch(first)
     if header is None or int(header[1]) < 1:
-        raise CorruptMetadata("this is no checkpoint metadata: its first line is not the header")
+        raise CorruptMetadata("this is not checkpoint metadata: its first line is not the header")
     if len(body) != int(header[3]):
         raise CorruptMetadata(f"the metadata is torn: {len(body)} of {int(header[3])} bytes")
     if _checksum(body) != header[2]:

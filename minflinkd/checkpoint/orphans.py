@@ -25,8 +25,8 @@ from minflinkd.storage.location import Location
 
 BATCH = 500  # files deleted at a time; leadership is checked again before each batch
 
-RECENT = "something was written in it within the grace: a job may run that this daemon does not know of"
-CHANGED = "its checkpoints changed meanwhile: a job runs that this daemon does not know of"
+RECENT = "something was written in it within the grace period: a job that this daemon does not know may be running"
+CHANGED = "its checkpoints changed meanwhile: a job that this daemon does not know is running"
 UNREADABLE = "metadata in it cannot be read, and may refer to any of its files"
 
 
@@ -125,7 +125,7 @@ async def delete_in_batches(
 def require_leadership(leads: Callable[[], bool]) -> None:
     """Raises NotLeading."""
     if not leads():
-        raise NotLeading("this daemon does not lead, or does not know", hint="ask the daemon that leads")
+        raise NotLeading("it is not certain that this daemon leads", hint="ask the leader")
 
 
 async def sweep(

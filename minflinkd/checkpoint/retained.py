@@ -1,7 +1,7 @@
 """What stays of a job that has ended and whose checkpoints were retained: these checkpoints, and no other files (C24).
 
 A coordinator that closes drops the deletions that it has not made yet. Normally the job's next coordinator makes up for
-them. After the job's last one nobody would.
+them. After the job's last coordinator nobody would.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def row_counts(snapshots: Iterable[TaskSnapshot], tasks: Mapping[TaskId, Task]) 
     """Return the counts that each task begins with. Counts of a vertex that the job no longer has are dropped.
 
     A source, a sink and the vertex at a task's end are in only one task of each version. Several tasks may read an
-    exchange: its rows stay with the task that has the id of the one that read them.
+    exchange: its rows stay with the task that has the same id as the task that read them.
     """
     by_task = {snapshot.task_id: snapshot for snapshot in snapshots}
     everything = sum((_without_exchanges(snapshot) for snapshot in by_task.values()), NO_ROWS)

@@ -15,14 +15,14 @@ from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import TaskId, VertexId
 
-WAY_OUT = "to go on from the recorded offsets with empty state: restore: {path: <the same>, offsets: latest}"
+WAY_OUT = "to continue from the recorded offsets with empty state: restore: {path: <the same>, offsets: latest}"
 ALLOW = "to drop it: restore: {allow-non-restored-state: true}"
-ALLOW_CHANGED = f"to go on with it all the same: restore: {{allow-changed-state: true}}; {WAY_OUT}"
+ALLOW_CHANGED = f"to continue with it anyway: restore: {{allow-changed-state: true}}; {WAY_OUT}"
 FRESH = (  # as a hot restart words it
     "to run it with empty state from where the job stands: minflinkd stop JOB, then submit it with "
     "restore: {path: <that savepoint>, offsets: latest}"
 )
-ALLOW_CHANGED_HERE = f"to go on with it all the same: --allow-changed-state; {FRESH}"
+ALLOW_CHANGED_HERE = f"to continue with it anyway: --allow-changed-state; {FRESH}"
 
 
 class StateNotMatched(MinflinkError):
@@ -189,11 +189,11 @@ def ended_inputs(snapshots: Sequence[TaskSnapshot]) -> tuple[VertexId, ...]:
 
 def _unfit(old: PlanNode, new: PlanNode, verdicts: Verdicts) -> str:
     if old.sides and new.sides and old.sides != new.sides:
-        return f"is of another join than it was: {new.sides} instead of {old.sides}"
+        return f"belongs to another join than before: {new.sides} instead of {old.sides}"
     verdict = verdicts.get(new.number)
     if verdict is None:
-        return "has other types than it had" if old.fingerprint != new.fingerprint else ""
-    return f"has other types than it had: {verdict}" if verdict else ""
+        return "has other types than before" if old.fingerprint != new.fingerprint else ""
+    return f"has other types than before: {verdict}" if verdict else ""
 
 
 _Key = tuple[bool, str, str, str]

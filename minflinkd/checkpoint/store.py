@@ -4,9 +4,9 @@ A checkpoint exists as soon as its metadata exists, and stops existing when its 
 are deleted after that. So a crash between any two steps leaves a consistent store, and at worst orphans. The sweep of a
 later leader removes those.
 
-With several daemons, a checkpoint also needs a *pointer*: a record in the coordination service, which takes writes only
-from the leader (A11a). It is written after the metadata and deleted before it. Metadata without one does not count: a
-leader that has been replaced wrote it, or one that died before the pointer.
+With several daemons, a checkpoint also needs a *pointer*: a record in the coordination service, which accepts writes
+only from the leader (A11a). The pointer is written after the metadata and deleted before it. Metadata without a pointer
+does not count: its writer was a leader that had been replaced, or that died before it wrote the pointer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from minflinkd.storage.recording import RecordedStorage, StorageStatistics
 
 log = structlog.get_logger(__name__)
 
-POINTER_PAUSE = 0.2  # seconds between two series of tries to write a pointer
+POINTER_PAUSE = 0.2  # seconds between two series of attempts to write a pointer
 ID_BLOCK = 16  # ids reserved at a time, with one small write
 
 
@@ -72,7 +72,7 @@ def require_fit(root: Location) -> None:
     """Raises CheckpointStorageUnfit. Recovery finds checkpoints by listing (A11)."""
     if not root.storage.capabilities.consistent_list:
         raise CheckpointStorageUnfit(
-            f"the storage of {root.uri} may list late what was written (it has no consistent-list)",
+            f"the storage of {root.uri} may list new objects late (it has no consistent-list)",
             hint="set execution.checkpointing.dir to another storage; `minflinkd plugins` shows what each can do",
         )
 
@@ -223,8 +223,8 @@ class CheckpointStore:
     async def orphans(self, recovered: Recovered) -> tuple[str, ...]:
         """Return the orphans of earlier leaders. Raises StorageError.
 
-        Only files with our names, of epochs that have ended (A11). None while any metadata is unreadable, because it
-        may refer to them.
+        Only files with our names, of epochs that have ended (A11). Returns nothing while any metadata is unreadable,
+        because it may refer to any file.
         """
         if recovered.set_aside:
             log.warning("no sweep while checkpoint metadata is unreadable", directory=self.location.uri)
@@ -234,14 +234,14 @@ class CheckpointStore:
         return tuple(name for name, (epoch, _) in found.items() if epoch < self._epoch and name not in kept)
 
     async def _point(self, pointer: Location) -> None:
-        """Write a pointer, or try as long as this daemon leads.
+        """Write a pointer, and retry as long as this daemon leads.
 
-        A coordination service that is away for a while fails no checkpoint: after a few in a row the job would be
-        restarted, by a leader that is about to end.
+        A short outage of the coordination service must not fail checkpoints. After a few failures in a row the job
+        would restart, under a leader that is about to end.
         """
         while True:
             try:
-                with contextlib.suppress(ObjectExists):  # by an earlier try, whose answer was lost: the id is ours
+                with contextlib.suppress(ObjectExists):  # an earlier attempt wrote it, but its answer was lost
                     await pointer.create_exclusive(b"")
                 return
             except StorageUnavailable:
@@ -250,7 +250,7 @@ class CheckpointStore:
             await asyncio.sleep(POINTER_PAUSE)
 
     async def _pointed(self) -> set[int] | None:
-        """Return the ids of the checkpoints that have a pointer. None: they need none."""
+        """Return the ids of the checkpoints that have a pointer. None: checkpoints need no pointer."""
         if self._pointers is None:
             return None
         return {int(self._pointers.relative(entry.path)) async for entry in self._pointers.list()}

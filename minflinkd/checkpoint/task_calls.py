@@ -71,8 +71,8 @@ class TaskCalls:
     def aborted(self, attempt: AttemptId, number: int) -> None:
         """Notify the attempt of an abort until it answers or has ended.
 
-        It may have stopped at the cut, or hold up a reader for the barrier. The next trigger says so, too, but perhaps
-        none comes.
+        Without this, it may stay stopped at the cut, or hold up a reader that waits for the barrier. The next trigger
+        would also end this, but perhaps none comes.
         """
         what = f"abort of {number} at {attempt}"
 

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class StorageTurn:
-    """The turn of `what`, as its messages name it. Who has waited `patience` seconds for it must try again later."""
+    """The turn of `what`, which its messages name. Whoever has waited `patience` seconds must try again later."""
 
     def __init__(self, what: str, patience: float | None = None) -> None:
         self._what = what
@@ -73,7 +73,7 @@ class StorageTurn:
         log.warning("earlier work in the storage has not ended", job=self._what, seconds=patience)
         return StorageUnavailable(
             f"the storage of {self._what} does not answer: an earlier request has not ended in {patience:g} s",
-            hint="is its mount, or its server, there?",
+            hint="check its mount or its server",
         )
 
     def _ended(self, task: asyncio.Task[Any]) -> None:

@@ -66,8 +66,8 @@ class OperationFailed(MinflinkError):
 class Client:
     """Talks to the daemon that leads. `timeout` applies to one request, in seconds.
 
-    `url` may name several daemons, separated by commas: they are asked in turn until one answers, and a request waits
-    for up to `patience` seconds until one of them leads (A13). Every call raises DaemonUnreachable and Refused.
+    `url` may name several daemons, separated by commas. The client tries them in turn until one answers, and a request
+    waits up to `patience` seconds for a leader (A13). Every call raises DaemonUnreachable and Refused.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Client:
 
     @property
     def url(self) -> str:
-        """The daemon that has answered last."""
+        """The daemon that answered last."""
         return self._endpoint.url
 
     async def __aenter__(self) -> Self:
@@ -133,15 +133,15 @@ class Client:
         return msgspec.json.decode(body, type=Orphans)
 
     def knows_also(self, urls: Iterable[str]) -> None:
-        """Ask these daemons as well, if the others do not answer."""
+        """Also try these daemons if the others do not answer."""
         self._endpoint.knows_also(urls)
 
     async def hand_over(self) -> int:
-        """Begin to end the daemon, whose TaskManagers go on. Returns its pid."""
+        """Begin to end the daemon, but not its TaskManagers. Returns the daemon's pid."""
         return msgspec.json.decode(await self._send("POST", "/cluster/handover"), type=HandoverInfo).pid
 
     async def answers(self) -> bool:
-        """Whether a daemon answers now, in whatever way. Does not try again."""
+        """Whether a daemon answers now, even with an error. Does not try again."""
         try:
             await self._send("GET", "/config", until=0.0)
         except DaemonUnreachable:
@@ -284,7 +284,7 @@ class Client:
         timeout: float = 0.0,
         until: float | None = None,
     ) -> bytes:
-        """Return the answer's body. `until`, a monotonic time, ends waiting for a leader."""
+        """Return the answer's body. Waits for a leader until `until`, a monotonic time."""
         async with self._endpoint.ask(
             method,
             path,

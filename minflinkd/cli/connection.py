@@ -93,7 +93,7 @@ def connection_options(command: F) -> F:
             default=DEFAULT_URL,
             show_default=True,
             show_envvar=True,
-            help="The daemon's HTTP endpoint. Of several daemons, all of them, separated by commas.",
+            help="The daemon's HTTP endpoint. If there are several daemons, list all, separated by commas.",
         ),
     ):
         option(with_connection)

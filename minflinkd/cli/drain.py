@@ -1,4 +1,4 @@
-"""`minflinkd taskmanager drain`: have the jobs of a TaskManager leave it, and end it."""
+"""`minflinkd taskmanager drain`: move the jobs of a TaskManager to others, then end it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ PAUSE = 0.2  # seconds between two looks
 @click.option("--undo", is_flag=True, help="Use the TaskManager again. Jobs that have left do not come back.")
 @connection_options
 def drain(connection: Connection, taskmanager: str, wait: bool, wait_timeout: float | None, undo: bool) -> None:
-    """Have the jobs of TASKMANAGER (or the beginning of its id) leave it, then end it.
+    """Move the jobs of TASKMANAGER (or the beginning of its id) to other TaskManagers, then end it.
 
-    It gives out no more slots. Each of its jobs moves to other TaskManagers by a hot restart without a change: its
-    slots there are ready first, and one more TaskManager than the maximum may be started for them. When all its slots
-    are free, it ends. It stays drained if the daemon is restarted.
+    A draining TaskManager gives out no more slots. Each of its jobs moves by a hot restart of the same version, as soon
+    as its slots on other TaskManagers are ready. For these slots, one more TaskManager than the maximum may be started.
+    When all slots are free, the TaskManager ends. A restart of the daemon does not interrupt the drain.
 
-    A job that cannot move runs on, and the TaskManager waits for it: `--wait` prints which and why, and so does
-    `minflinkd taskmanagers TASKMANAGER`. Batch jobs are waited for.
+    If a job cannot move, it keeps running, and the TaskManager waits for it. Batch jobs never move. `--wait` prints
+    which jobs are still there, and why; so does `minflinkd taskmanagers TASKMANAGER`.
 
     \b
-    Exit codes: 0 it is being drained, with --wait: it has ended; 4 no such TaskManager; 5 with --wait-timeout: it has
-    not ended.
+    Exit codes: 0 it is draining, with --wait: it has ended; 4 no such TaskManager; 5 with --wait-timeout: it has not
+    ended.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ def drain(connection: Connection, taskmanager: str, wait: bool, wait_timeout: fl
         name = await find_task_manager(client, taskmanager)
         answer = await client.drain(name, undo=undo)
         if not wait:
-            said = "is used again" if undo else "is drained: it ends when its jobs have left"
+            said = "is used again" if undo else "is draining: it ends when its jobs have left"
             if connection.as_json:
                 print_json({"id": answer.id, "draining": answer.draining, "ended": False})
             else:
@@ -70,7 +70,7 @@ def drain(connection: Connection, taskmanager: str, wait: bool, wait_timeout: fl
             click.echo(f"{name} has ended")
         else:
             click.echo(
-                f"{name} has not ended after {wait_timeout:g} s. It stays drained: --undo uses it again", err=True
+                f"{name} has not ended after {wait_timeout:g} s. It is still draining; --undo stops this", err=True
             )
         return ExitCode.OK if held is None else ExitCode.CONFLICT
 
@@ -85,10 +85,10 @@ async def until_ended(
     timeout: float | None = None,
     enough: Callable[[TaskManager], bool] = lambda _: False,
 ) -> dict[str, str] | None:
-    """Wait until a TaskManager that is drained has ended, and say what it waits for whenever that changes.
+    """Wait until a draining TaskManager has ended. Whenever the jobs that it waits for change, print them.
 
-    Return None when it has ended. After `timeout` seconds, or when `enough` says so, return the jobs that are left, and
-    why.
+    Return None if it has ended. After `timeout` seconds, or when `enough` returns True, return the remaining jobs and
+    why they are still there.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     said: dict[str, str] = {}
@@ -102,11 +102,11 @@ async def until_ended(
             return None
         pid = 0 if info.minflinkd.standalone else info.minflinkd.pid
         if not info.minflinkd.draining:
-            raise Failure(f"{name} is not drained any more: somebody has undone it.", ExitCode.CONFLICT)
+            raise Failure(f"{name} is no longer draining: somebody has undone the drain.", ExitCode.CONFLICT)
         held = info.minflinkd.held_by
         for job, why in held.items():
             if said.get(job) != why:
-                say(f"{name}: job {job} {f'is still there: {why}' if why else 'moves'}")
+                say(f"{name}: job {job} {f'is still there: {why}' if why else 'is moving'}")
         said = dict(held)
         if enough(info) or (deadline is not None and time.monotonic() >= deadline):
             return said

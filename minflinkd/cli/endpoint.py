@@ -1,7 +1,7 @@
-"""The HTTP endpoint of a cluster: the addresses of its daemons, of which one leads (A13).
+"""The HTTP endpoint of a cluster: the addresses of its daemons, one of which leads (A13).
 
-A daemon that stands by says where the leader is, and the request is sent again to that one. Bodies are bytes, so they
-survive this. While nobody leads nothing is done, so every request can be sent again then, whatever it asks for.
+A standby redirects to the leader, and the request is sent again there. Bodies are bytes, not streams, so they can be
+sent twice. While there is no leader, a request has no effect, so any request can be repeated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOPS = 3  # redirections to follow
 
 _REDIRECT: Final = 307
 UNAVAILABLE: Final = 503
-_LATER: Final = (502, UNAVAILABLE)  # 502: of a daemon, or another proxy, whose leader did not answer
+_LATER: Final = (502, UNAVAILABLE)  # 502: from a standby or another proxy that got no answer from the leader
 _CUT_OFF = (aiohttp.ClientError, TimeoutError, ConnectionError)
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)  # so nothing was sent
 
@@ -61,9 +61,9 @@ def addresses(text: str) -> tuple[str, ...]:
 
 class Endpoint:
     def __init__(self, urls: str, *, timeout: float) -> None:
-        """`urls`: of one daemon or several, separated by commas. `timeout`: seconds for one request."""
+        """`urls`: of one daemon, or of several, separated by commas. `timeout`: for one request, in seconds."""
         self._addresses = addresses(urls)
-        self._leader = ""  # to which a standby has redirected
+        self._leader = ""  # the address to which a standby has redirected
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
 
@@ -83,7 +83,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """The daemon that has answered last; at first, the first one of the list."""
+        """The daemon that answered last; before the first answer, the first in the list."""
         return self._leader or self._addresses[0]
 
     @asynccontextmanager
@@ -97,9 +97,9 @@ class Endpoint:
         timeout: float = 0.0,
         until: float = 0.0,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the answer of the daemon that leads. `until`, a monotonic time, ends waiting for one.
+        """Yield the leader's answer. Waits for a leader until `until`, a monotonic time.
 
-        Raises DaemonUnreachable, also while the answer is read, and Refused if nobody leads.
+        Raises DaemonUnreachable, also while the answer is read, and Refused if there is no leader in time.
         """
         options: dict[str, Any] = {"params": query}
         if document is not None:
@@ -124,7 +124,7 @@ class Endpoint:
             raise self._unreachable(error) from error
 
     async def _answer(self, method: str, path: str, options: Mapping[str, Any]) -> aiohttp.ClientResponse:
-        """Ask one after the other. Raises DaemonUnreachable; Refused if only daemons answer that do not lead."""
+        """Ask one daemon after the other. Raises DaemonUnreachable, or Refused if no daemon that answers leads."""
         refused: Refused | None = None
         for base in ((self._leader,) if self._leader else ()) + self._addresses:
             try:
@@ -151,9 +151,9 @@ class Endpoint:
         )
 
     async def _led(self, base: str, method: str, path: str, options: Mapping[str, Any]) -> aiohttp.ClientResponse:
-        """Ask one daemon, and those to which it redirects. Raises Refused if nobody leads, and aiohttp's errors.
+        """Ask one daemon, and follow its redirections. Raises Refused if nobody leads, and aiohttp's errors.
 
-        Those of `_NOT_CONNECTED` are about `base` itself.
+        An error in `_NOT_CONNECTED` means that `base` itself could not be reached.
         """
         response = await self._at(URL(base + path), method, options)
         for _ in range(HOPS):
@@ -167,11 +167,11 @@ class Endpoint:
             leader = URL(place, encoded=True)
             self._leader = str(leader.origin())
             try:
-                response = await self._at(leader, method, {**options, "params": None})  # they are in the address
+                response = await self._at(leader, method, {**options, "params": None})  # Location has the parameters
             except _NOT_CONNECTED as error:
-                raise _no_leader(f"the daemon that leads, or led, does not answer at {self._leader}") from error
+                raise _no_leader(f"the leader, or the previous leader, does not answer at {self._leader}") from error
         response.release()
-        raise _no_leader("the daemons do not agree on which of them leads")
+        raise _no_leader("the daemons do not agree which of them leads")
 
     async def _at(self, url: URL, method: str, options: Mapping[str, Any]) -> aiohttp.ClientResponse:
         if self._session is None:
@@ -203,5 +203,5 @@ def refusal(status: int, body: bytes) -> Refused:
 
 
 def _no_leader(why: str) -> Refused:
-    hint = "tasks go on; ask again in a moment"
+    hint = "tasks keep running; try again in a moment"
     return Refused(UNAVAILABLE, ErrorAnswer(errors=(why,), code="no-leader", kind=Kind.NO_LEADER, hint=hint))

@@ -1,4 +1,4 @@
-"""`minflinkd handover`: end the daemon and leave its TaskManagers and their tasks to the next one."""
+"""`minflinkd handover`: end the daemon, but leave its TaskManagers and tasks running for the next one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _PATIENCE = 60.0  # seconds for the daemon to end
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the daemon has ended.")
 @connection_options
 def handover(connection: Connection, wait: bool) -> None:
-    """End the daemon, and leave its TaskManagers running. Their tasks go on, and the next daemon adopts them.
+    """End the daemon, but leave its TaskManagers and tasks running. The next daemon adopts them.
 
     Use it to restart a daemon that systemd does not run, for example with other options or as an upgrade. Start the
-    next one on the same state directory within high-availability.orphan-timeout (10 min). Until then nothing is
+    next daemon on the same state directory within high-availability.orphan-timeout (10 min). Until then nothing is
     checkpointed or published. Under systemd, use `systemctl restart minflinkd`, which also starts the next daemon.
-    With several daemons (high-availability.type), one of those that stand by leads next; the command says which.
+    With several daemons (high-availability.type), a standby leads next; the command prints which one.
 
     \b
     Examples:
@@ -44,13 +44,14 @@ def handover(connection: Connection, wait: bool) -> None:
         pid = await client.hand_over()
         deadline = time.monotonic() + _PATIENCE
         if wait and before is not None and before.standbys and before.leader is not None:
-            client.knows_also(standby.url for standby in before.standbys)  # --url may name only the one that ends
+            client.knows_also(standby.url for standby in before.standbys)  # --url may name only the daemon that ends
             leader = await _next_leader(client, before.leader.epoch, deadline)
             if connection.as_json:
                 print_json({"pid": pid, "ended": True, "leader": leader.name, "epoch": leader.epoch})
             else:
                 click.echo(
-                    f"{leader.name} leads now, at {leader.url} (epoch {leader.epoch}). TaskManagers and tasks go on."
+                    f"{leader.name} leads now, at {leader.url} (epoch {leader.epoch}). TaskManagers and tasks keep "
+                    "running."
                 )
             return ExitCode.OK
         # It stops answering before it gives up the state directory.
@@ -64,14 +65,16 @@ def handover(connection: Connection, wait: bool) -> None:
             print_json({"pid": pid, "ended": wait})
         else:
             said = f"The daemon (pid {pid}) has ended" if wait else f"The daemon (pid {pid}) is ending"
-            click.echo(f"{said}. Its TaskManagers and tasks go on: start the next daemon on the same state directory.")
+            click.echo(
+                f"{said}. Its TaskManagers and tasks keep running: start the next daemon on the same state directory."
+            )
         return ExitCode.OK
 
     connection.run(end)
 
 
 async def _standing(client: Client) -> ClusterInfo | None:
-    """Return who leads and who stands by. A daemon whose parts do not answer can hand over all the same."""
+    """Return the leader and the standbys, or None if the daemon's components do not answer: it can still hand over."""
     from minflinkd.cli.endpoint import Refused  # imports aiohttp
 
     try:
@@ -81,7 +84,7 @@ async def _standing(client: Client) -> ClusterInfo | None:
 
 
 async def _next_leader(client: Client, epoch: int, deadline: float) -> LeaderInfo:
-    """Return who leads after the one with this epoch. Raises Failure if nobody does in time."""
+    """Return the leader that follows the leadership of this epoch. Raises Failure if there is none in time."""
     from minflinkd.cli.endpoint import DaemonUnreachable, Refused  # imports aiohttp
 
     while time.monotonic() < deadline:
@@ -91,6 +94,6 @@ async def _next_leader(client: Client, epoch: int, deadline: float) -> LeaderInf
                 return leader
         await asyncio.sleep(_PAUSE)
     raise Failure(
-        f"No daemon leads {_PATIENCE:g} s after the handover.\nSee the logs of those that stand by.",
+        f"No daemon leads {_PATIENCE:g} s after the handover.\nSee the logs of the standbys.",
         ExitCode.UNREACHABLE,
     )

@@ -22,9 +22,9 @@ class Lazy(NamedTuple):
 GROUPS = {
     "Start": {
         "serve": Lazy("serve:serve", "Run the daemon."),
-        "taskmanager": Lazy("taskmanager:taskmanager", "Run one TaskManager, which finds the daemon; or drain one."),
+        "taskmanager": Lazy("taskmanager:taskmanager", "Run one TaskManager, or drain one."),
         "check-config": Lazy("check_config:check_config", "Check a configuration and show what differs from defaults."),
-        "handover": Lazy("handover:handover", "End the daemon, and leave its tasks running for the next one."),
+        "handover": Lazy("handover:handover", "End the daemon, but leave its tasks running for the next one."),
         "demo": Lazy("demo:demo", "See a real streaming job from its start to a recovery."),
     },
     "Jobs": {
@@ -48,7 +48,7 @@ GROUPS = {
     },
     "The cluster": {
         "taskmanagers": Lazy("taskmanagers:taskmanagers", "List the TaskManagers and who holds their slots."),
-        "upgrade": Lazy("upgrade:upgrade", "Replace TaskManagers of an earlier version, one by one."),
+        "upgrade": Lazy("upgrade:upgrade", "Replace TaskManagers of another version, one by one."),
         "blobs": Lazy("blobs:blobs", "List, upload and delete blobs."),
         "orphans": Lazy("orphans:orphans", "Delete files of checkpoints to which nothing refers."),
         "plugins": Lazy("plugins:plugins", "List the storage backends that are installed."),
@@ -100,5 +100,5 @@ def main() -> None:
       minflinkd stop clicks --drain         write its windows, take a savepoint, end it
 
     `minflinkd COMMAND --help` shows options, exit codes and examples. The daemon is found by --url or
-    $MINFLINKD_URL; the default is http://127.0.0.1:8081. Of several daemons, name all, separated by commas.
+    $MINFLINKD_URL; the default is http://127.0.0.1:8081. If there are several daemons, list all, separated by commas.
     """

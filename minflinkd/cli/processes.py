@@ -1,4 +1,4 @@
-"""Whether a process of the daemon's host still lives, for commands that wait for its end."""
+"""Whether a process on the daemon's host is still alive, for commands that wait for its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _HERE = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def lives_here(url: str, pid: int) -> bool:
-    """Whether the daemon at `url` is on this host, and the process is there."""
+    """Whether the daemon at `url` is on this host, and the process is alive."""
     import psutil  # slow to import
 
     if urlsplit(url).hostname not in _HERE:

@@ -30,7 +30,7 @@ from minflinkd.cli.starting import told
 def taskmanager(context: click.Context, file: Path | None, overrides: tuple[str, ...], resource_id: str | None) -> None:
     """Run one TaskManager, until SIGTERM, Ctrl-C or the daemon ends it. It registers with the daemon.
 
-    The command `drain` ends a TaskManager that is running, after its jobs have moved to others.
+    To end a running TaskManager after its jobs have moved to others, use the subcommand `drain`.
 
     It finds the daemon by jobmanager.rpc.address and jobmanager.rpc.port, and proves that it belongs to the cluster by
     the secret in security.secret-file, a copy of the daemon's. Its slots and its session are those of taskmanager.*.

@@ -61,7 +61,7 @@ def _row(info: TaskManager, now: float) -> list[object]:
     age = f"{duration(max(0.0, now - info.time_since_last_heartbeat))} ago"
     return [
         info.id,
-        "drained" if extras.draining else state(extras.session),
+        "draining" if extras.draining else state(extras.session),
         info.free_slots,
         info.slots_number,
         extras.pid,
@@ -78,9 +78,9 @@ def _print_one(info: TaskManagerDetails) -> None:
     click.echo(f"{info.id}, {version}pid {extras.pid}, {info.hardware.cpu_cores} cores, {memory}")
     click.echo(f"Session: {extras.session}, number {extras.session_generation} of this TaskManager")
     if extras.draining:
-        click.echo("Drained: it gives no slots, and ends when all are free")
+        click.echo("Draining: it gives out no slots, and ends when all its slots are free")
         for job, why in extras.held_by.items():
-            click.echo(f"  job {job} {f'is still there: {why}' if why else 'moves'}")
+            click.echo(f"  job {job} {f'is still there: {why}' if why else 'is moving'}")
     for line in warnings([info]):
         click.secho(line, fg="yellow")
     if extras.start_phases:

@@ -1,4 +1,4 @@
-"""`minflinkd upgrade`: replace the TaskManagers whose code is of another version than the daemon's, one by one."""
+"""`minflinkd upgrade`: replace the TaskManagers whose version differs from the daemon's, one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTLING = 10.0  # seconds that TaskManagers have to register
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Say which would be replaced and which jobs would move, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Only list the TaskManagers to replace, and the jobs that would move.")
 @click.option(
     "--wait-timeout",
     type=float,
@@ -30,17 +30,18 @@ SETTLING = 10.0  # seconds that TaskManagers have to register
 )
 @connection_options
 def upgrade(connection: Connection, dry_run: bool, wait_timeout: float | None) -> None:
-    """Replace the TaskManagers whose code is of another version than the daemon's, one by one.
+    """Replace the TaskManagers whose version differs from the daemon's, one by one.
 
-    Run it after the daemon was restarted with a new version: its TaskManagers and tasks have gone on with the old one.
-    Each TaskManager is drained, as by `minflinkd taskmanager drain`: its jobs move, by a hot restart without a change,
-    to TaskManagers that are ready, and it ends. Those without jobs come first. If it is interrupted, run it again.
+    Run it after you restart the daemon with a new version, because TaskManagers and tasks keep running with the old
+    version. Each TaskManager is drained, as by `minflinkd taskmanager drain`: its jobs move to TaskManagers that are
+    ready, by a hot restart of the same job version, and it ends. TaskManagers without jobs come first. If the command
+    is interrupted, run it again.
 
-    TaskManagers that run by themselves (`minflinkd taskmanager`) are only listed. Drain them one after the other, and
-    start each again in the way in which it was started.
+    TaskManagers that the daemon did not start (`minflinkd taskmanager`) are only listed. Drain them one after the
+    other, and start each again in the way in which you started it before.
 
     \b
-    Exit codes: 0 all are of the daemon's version; 5 with --wait-timeout: some still run and stay drained.
+    Exit codes: 0 all have the daemon's version; 5 with --wait-timeout: some still run, and are draining.
 
     \b
     Examples:
@@ -63,9 +64,9 @@ def upgrade(connection: Connection, dry_run: bool, wait_timeout: float | None) -
                 say(f"{info.id} has ended")
             else:
                 left.append(info.id)
-                say(f"{info.id} has not ended after {wait_timeout:g} s. It stays drained, and ends with its last job")
+                say(f"{info.id} has not ended after {wait_timeout:g} s. It is draining, and ends with its last job")
         for info in alone:
-            say(f"{info.id} ({_named(info)}) runs by itself: drain it, then start it again")
+            say(f"{info.id} ({_named(info)}) was not started by the daemon: drain it, then start it again")
         if not old and not alone:
             say(f"All TaskManagers have the daemon's version, {version}")
         if connection.as_json:
@@ -83,7 +84,7 @@ def upgrade(connection: Connection, dry_run: bool, wait_timeout: float | None) -
 
 
 async def _all(client: Client) -> tuple[TaskManager, ...]:
-    """Return the TaskManagers. Just after a restart of the daemon, wait for those that have yet to register with it."""
+    """Return the TaskManagers. Just after a restart of the daemon, wait for those that have not yet registered."""
     for _ in range(round(SETTLING / PAUSE)):
         if not (await client.overview()).minflinkd.starting:
             break
@@ -105,9 +106,9 @@ async def _is_drained(client: Client, name: str) -> bool:
 
 
 def outdated(known: Iterable[TaskManager], version: str) -> tuple[list[TaskManager], list[TaskManager]]:
-    """Return the TaskManagers of another version: those to replace, in this order, and those that run by themselves.
+    """Return the TaskManagers of another version: those to replace, in this order, and those not started by the daemon.
 
-    Those with the fewest jobs come first: what replaces them is new, and takes the jobs of the others.
+    Those with the fewest jobs come first. The new TaskManagers in their place then take the jobs of the others.
     """
     other = sorted((i for i in known if i.minflinkd.version != version), key=lambda i: (len(jobs_on(i)), i.id))
     return [i for i in other if not i.minflinkd.standalone], [i for i in other if i.minflinkd.standalone]

@@ -58,16 +58,17 @@ class Cluster:
     on_stop: OnStop = option(
         "on-stop",
         OnStop.CHECKPOINT,
-        "What is done for each job before the daemon stops. checkpoint: a last checkpoint, so that the next start "
-        "repeats no work. savepoint: a savepoint in execution.checkpointing.savepoint-dir, and a checkpoint. suspend: "
-        "nothing. cancel: the job is cancelled. A handover, such as `systemctl restart`, leaves the jobs alone.",
+        "What the daemon does for each job before it stops. checkpoint: take a last checkpoint, so that the next start "
+        "repeats no work. savepoint: take a savepoint in execution.checkpointing.savepoint-dir, then a last "
+        "checkpoint. suspend: nothing. cancel: cancel the job. A handover, such as `systemctl restart`, does not stop "
+        "the jobs.",
         reload=Reload.LIVE,
     )
     on_stop_timeout: Duration = option(
         "on-stop.timeout",
         Duration(30),
-        "How long on-stop may take for all jobs together. Then the daemon stops all the same, and a job that was not "
-        "ready in time goes on from an earlier checkpoint. A second SIGTERM ends the wait at once.",
+        "How long on-stop may take for all jobs together. After that the daemon stops anyway, and a job that was not "
+        "ready in time resumes from an earlier checkpoint. A second SIGTERM ends the wait at once.",
         at_least=0.1,
         reload=Reload.LIVE,
     )
@@ -119,9 +120,9 @@ class Rest:
     standby: Standby = option(
         "rest.standby",
         Standby.REDIRECT,
-        "What a daemon that stands by does with requests. redirect: it answers 307 with the address of the leader, "
-        "which clients must be able to reach. proxy: it passes them on to the leader. Artifacts are uploaded to the "
-        "leader's BlobServer in both cases.",
+        "What a standby does with requests. redirect: it answers 307 with the address of the leader, which clients "
+        "must be able to reach. proxy: it forwards them to the leader. In both cases, clients upload artifacts to the "
+        "leader's BlobServer.",
     )
 
 
@@ -145,7 +146,7 @@ class JobManager:
         "jobmanager.rpc.addresses",
         "",
         "host:port of all daemons of the cluster, separated by commas. TaskManagers try them in turn until they find "
-        "the one that leads. Empty: there is one daemon, at jobmanager.rpc.address.",
+        "the leader. Empty: there is one daemon, at jobmanager.rpc.address.",
     )
     rpc_port: PortRange = option(
         "jobmanager.rpc.port",

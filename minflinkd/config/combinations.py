@@ -159,20 +159,20 @@ def _high_availability(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     if config.jobmanager.rpc_port.fixed is None:
         yield (
             (type_key, "jobmanager.rpc.port"),
-            f"with {type_key}: {ha.type}, jobmanager.rpc.port ({config.jobmanager.rpc_port}) must be one port, the one "
-            "in jobmanager.rpc.addresses",
+            f"with {type_key}: {ha.type}, jobmanager.rpc.port ({config.jobmanager.rpc_port}) must be one port, this "
+            "daemon's port in jobmanager.rpc.addresses",
         )
     if config.rest.address == "localhost" and _is_unspecified(config.rest.bind_address):
         yield (
             (type_key, "rest.address"),
-            f"with {type_key}: {ha.type}, rest.address must say how clients reach this daemon: a daemon that stands by "
-            f"cannot send them to {config.rest.bind_address}",
+            f"with {type_key}: {ha.type}, rest.address must say how clients reach this daemon: a standby cannot "
+            f"redirect them to {config.rest.bind_address}",
         )
     yield from _slack(config)
 
 
 def _slack(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield times that leave no time for what must happen within them. The arithmetic is in the message."""
+    """Yield durations that are too short for what must happen within them. The message has the arithmetic."""
     ha, session = config.ha, config.ha.zookeeper.session_timeout
     session_key = "high-availability.zookeeper.client.session-timeout"
     renewal_key = "high-availability.renewal-interval"
@@ -180,14 +180,14 @@ def _slack(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         yield (
             (session_key, renewal_key),
             f"a leader may act for {LEASE:.0%} of {session_key} ({session}) after an answer, which is {ha.lease:g} s. "
-            f"{ANSWERS} questions, one each {renewal_key} ({ha.renewal_interval}), take "
+            f"{ANSWERS} questions, one every {renewal_key} ({ha.renewal_interval}), take "
             f"{ANSWERS * ha.renewal_interval:g} s: raise the first, or lower the second",
         )
     takeover = session + config.heartbeat.timeout
     if config.cluster.orphan_timeout <= takeover:
         yield (
             ("high-availability.orphan-timeout", session_key, "heartbeat.timeout"),
-            f"a takeover lasts up to {session_key} ({session}) and heartbeat.timeout ({config.heartbeat.timeout}), "
+            f"a takeover lasts up to {session_key} ({session}) plus heartbeat.timeout ({config.heartbeat.timeout}), "
             f"{takeover:g} s together. Tasks without a leader end after high-availability.orphan-timeout "
             f"({config.cluster.orphan_timeout}), which must be longer",
         )

@@ -11,7 +11,7 @@ from minflinkd.runtime.units import Duration
 
 
 class HaType(StrEnum):
-    NONE = "none"  # the daemon leads that holds the lock of its state directory
+    NONE = "none"  # one daemon, which leads while it holds the lock of its state directory
     ZOOKEEPER = "zookeeper"
 
 
@@ -22,32 +22,33 @@ class ZooKeeper:
     quorum: str = option(
         "high-availability.zookeeper.quorum",
         "",
-        "ZooKeeper's servers: host:port, separated by commas. A path may follow the last one (/a/b): all nodes lie "
-        "below it.",
+        "ZooKeeper's servers: host:port, separated by commas. A path after the last one (/a/b) is the root of all "
+        "nodes.",
     )
     root: str = option(
         "high-availability.zookeeper.path.root",
         "/minflinkd",
-        "Node in ZooKeeper below which each cluster has a node of its own, named by high-availability.cluster-id.",
+        "Node in ZooKeeper below which each cluster has its own node, named by high-availability.cluster-id.",
     )
     session_timeout: Duration = option(
         "high-availability.zookeeper.client.session-timeout",
         Duration(6),
-        "After this time without a sign of life from the leader, another daemon leads. A leader that has had no answer "
-        "from ZooKeeper for 85 % of it stops acting. The servers must grant it (minSessionTimeout, maxSessionTimeout).",
+        "If ZooKeeper hears nothing from the leader for this time, another daemon leads. A leader stops acting after "
+        "85 % of this time without an answer from ZooKeeper. The servers must grant this timeout (minSessionTimeout, "
+        "maxSessionTimeout).",
         at_least=0.4,
     )
     digest_file: str = option(
         "high-availability.zookeeper.client.digest-file",
         "",
-        "File with user:password. Only daemons with the same one can then read and write the cluster's nodes. Empty: "
-        "everybody who reaches ZooKeeper can.",
+        "File with user:password. Only daemons with the same user and password can then read and write the cluster's "
+        "nodes. Empty: everybody who reaches ZooKeeper can.",
     )
     sasl_file: str = option(
         "high-availability.zookeeper.client.sasl-file",
         "",
-        "File with user:password for servers that ask for SASL (DIGEST-MD5). Instead of the digest file, not beside "
-        "it. Needs the package pure-sasl.",
+        "File with user:password for servers that require SASL (DIGEST-MD5). Set this or the digest file, not both. "
+        "Needs the package pure-sasl.",
     )
 
 
@@ -58,26 +59,26 @@ class HighAvailability:
     type: HaType = option(
         "high-availability.type",
         HaType.NONE,
-        "Who decides which daemon leads. none: there is one daemon. zookeeper: ZooKeeper.",
+        "How daemons elect their leader. none: there is only one daemon. zookeeper: through ZooKeeper.",
     )
     cluster_id: str = option(
         "high-availability.cluster-id",
         "default",
-        "Name of the cluster in the coordination service, the same for all of its daemons.",
+        "Name of the cluster in ZooKeeper, the same for all of its daemons.",
     )
     renewal_interval: Duration = option(
         "high-availability.renewal-interval",
         Duration(1),
-        "How often the leader asks the coordination service whether it still leads.",
+        "How often the leader asks ZooKeeper whether it still leads.",
         at_least=0.05,
     )
     zookeeper: ZooKeeper = field(default_factory=ZooKeeper)
 
     @property
     def lease(self) -> float:
-        """Seconds for which an answer of the coordination service lets a leader act."""
+        """How long a leader may act after an answer of the coordination service, in seconds."""
         return LEASE * float(self.zookeeper.session_timeout)
 
 
-LEASE = 0.85  # of the session timeout; the rest is for clocks that drift, and for what is under way
+LEASE = 0.85  # of the session timeout; the rest is for clocks that drift, and for messages in flight
 ANSWERS = 3  # questions within a lease: one lost answer must not end a leadership

@@ -216,9 +216,9 @@ class TaskManager:
     min_free_space: MemorySize = option(
         "taskmanager.state.local.min-free-space",
         MemorySize(256 << 20),
-        "A task starts no micro-batch while less than this is free on the disk with its state, or on the one of a sink "
-        "with a local path; 10 % of a disk are enough. Without checkpoints, what sinks have staged is not published "
-        "and grows. 0: never wait.",
+        "A task starts no micro-batch while less than this is free on the disk with its state, or on the disk of a "
+        "sink with a local path. On a small disk, 10 % free is enough. The limit keeps staged output from filling a "
+        "disk while no checkpoint completes and publishes it. 0: never wait.",
         at_least=0,
     )
     cancellation_timeout: Duration = option(

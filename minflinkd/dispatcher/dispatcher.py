@@ -172,7 +172,7 @@ class Dispatcher(Component):
         self._network.attach(self._mailbox)
 
     async def before_stop(self) -> None:
-        """Do for the jobs what is to be done before their tasks end with the daemon (A15). Raises nothing."""
+        """Take the `on-stop` action for all jobs, before their tasks end with the daemon (A15). Raises nothing."""
         await before_stop(
             tuple(self._runs.values()),
             self.options.on_stop,

@@ -53,7 +53,7 @@ from minflinkd.runtime.supervisor import Supervisor
 log = structlog.get_logger(__name__)
 
 HOPELESS = 3  # crashes of JobMasters of a version on trial, after which it is given up
-MOVE_PATIENCE = 300.0  # seconds that a job that moves waits for slots elsewhere: TaskManagers may have to start
+MOVE_PATIENCE = 300.0  # seconds that a moving job waits for slots elsewhere: TaskManagers may have to start
 RETRY_PAUSE = 0.5  # seconds before a version that must make way is asked again
 MASTERLESS = 10.0  # seconds without a JobMaster, after which the job's checkpoints are looked up without one
 
@@ -166,9 +166,9 @@ class HotRestarts(Component):
                 await self._publish(self.versions)  # the artifacts of the refused version are not needed
 
     async def move(self) -> int:
-        """Restart the running version without a change, on other TaskManagers than those that are drained (A15b).
+        """Restart the running version on other TaskManagers than the draining ones (A15b). Return the restart's number.
 
-        What runs already needs no check. Return the restart's number. Raises Conflict, StorageError, Crashed.
+        The version is not checked again, since it is running. Raises Conflict, StorageError, Crashed.
         """
         self._refuse_before_the_check(HotRestartJob(job_id=self._job_id, document=b""))
         current = self.versions.current
@@ -244,7 +244,7 @@ class HotRestarts(Component):
             await master.making_way.reserve(widths(restart.target), patience)
             if restart.moves and not master.on_drained:
                 master.making_way.release()
-                raise NotStoodDown("the job need not move: no TaskManager that it runs on is drained any more")
+                raise NotStoodDown("the job need not move: none of its TaskManagers is draining any more")
         publish = may_stay and leaves_sinks(master.graph, restart.target)
         latest = await master.making_way.stand_down(final=final, publish=publish)
         return v.StoodDown(latest, published=master.making_way.published)
@@ -308,7 +308,7 @@ class HotRestarts(Component):
             proven=lambda checkpoint_id: self._soon(number, v.Proven(checkpoint_id)),
             disproved=lambda error: self._soon(number, v.Disproved(error)),
             timeout=self._policy.timeout(),
-            # A version that only moves has shown before how it handles rows.
+            # A version that only moves has already processed rows.
             left=(lambda: 0.0) if restart.moves else partial(self._left, restart.requested_ms),
         )
 

@@ -121,8 +121,8 @@ def unreadable_details(record: Unreadable, now_ms: int) -> j.JobDetails:
     error = ErrorInfo(
         code="unreadable-job",
         message=f"{record.path} cannot be read: {record.reason}",
-        hint="nothing of the job was touched; restore or delete this record, and restart the daemon (zookeeper: is "
-        "below the node `records` of the cluster)",
+        hint="nothing of the job was changed; restore or delete this record, then restart the daemon (a path that "
+        "begins with zookeeper: is below the cluster's node `records`)",
     )
     details = waiting(StoredJob(job_id=record.job_id, submitted_ms=now_ms, graph=graph))
     return replace(details, failures=(j.FailureRecord(timestamp_ms=now_ms, error=error),))

@@ -27,7 +27,7 @@ STARTS = 8  # JobMasters brought up at a time: each reads its job's checkpoints
 
 
 class JobMasterFactory:
-    """`options`: as they are configured now. `leads`: whether it is certain that no other daemon leads now.
+    """`options`: returns the present options. `leads`: whether it is certain that no other daemon leads now.
 
     `pointers` returns where a job's completed checkpoints are recorded, if there may be other daemons.
     """

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 KEPT_FAILURES = 32
 KEPT_RECOVERIES = 32
-LOOK = 0.02  # seconds between two looks at the end of a job that was stopped
+LOOK = 0.02  # seconds between two checks whether a stopped job has ended
 HOPELESS = 3  # failures after which a cancelled job ends without its JobMaster, unless a storage is to blame
 
 
@@ -248,9 +248,9 @@ class JobRun(Component):
         self._result_stored = True
 
     async def has_ended(self, master: JobMaster) -> bool:
-        """Return True when the result of a job that this JobMaster has stopped is durable: it will never run again.
+        """Return True when the result of the job, which this JobMaster stopped, is durable: the job never runs again.
 
-        Return False if the JobMaster has crashed before it had brought the job to its end: it goes on.
+        Return False if the JobMaster crashed before the job had ended: the job keeps running.
         """
         while not self._result_stored:
             if self.result is None and master.crashed.is_set():

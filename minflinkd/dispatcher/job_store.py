@@ -4,7 +4,7 @@
     versions/<job id>/<n>.json  the versions of a hot-restarted job, and the restart's progress; the highest n counts
     cancelled/<job id>.json  a client was told that the job is cancelled; from now on it is only brought to its end
     results/<job id>.json    how a job ended; `dirty` until everything of it is cleaned up
-    checkpoints/<job id>/<n> that checkpoint n is complete; only if there may be other daemons (`CheckpointStore`)
+    checkpoints/<job id>/<n> the pointer to completed checkpoint n; only with several daemons (`CheckpointStore`)
 
 A job's record is never overwritten: a request that the network delayed would undo what came after it.
 
@@ -73,7 +73,7 @@ class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
 
 class JobStore:
     def __init__(self, location: Location, *, shared: bool = False) -> None:
-        """`shared`: other daemons may lead, and write here then."""
+        """`shared`: several daemons use this store; the leader writes."""
         self._checkpoints = location.child("checkpoints") if shared else None
         self._jobs = location.child("jobs")
         self._cancelled = location.child("cancelled")
@@ -81,7 +81,7 @@ class JobStore:
         self._versions = location.child("versions")
 
     def pointers(self, job_id: JobId) -> Location | None:
-        """Return where the job's completed checkpoints are recorded. None: their metadata is enough."""
+        """Return the directory of the job's pointers to completed checkpoints. None: their metadata is enough."""
         return None if self._checkpoints is None else self._checkpoints.child(job_id)
 
     async def put_job(self, job: StoredJob) -> None:

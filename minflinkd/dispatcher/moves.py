@@ -1,4 +1,4 @@
-"""Moves jobs away from TaskManagers that are drained, when the ResourceManager asks for it (A15b)."""
+"""Moves jobs away from draining TaskManagers, when the ResourceManager asks for it (A15b)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ log = structlog.get_logger(__name__)
 
 
 class Moves:
-    """`run_of` returns the run of a job that is to run.
+    """`run_of` returns the run of a job that has not ended.
 
-    Nothing here outlives the daemon: the ResourceManager asks again.
+    Nothing here is stored: under the next daemon the ResourceManager asks again.
     """
 
     def __init__(self, *, run_of: Callable[[JobId], JobRun | None], tasks: TaskOwner, clock: Clock) -> None:
@@ -37,7 +37,7 @@ class Moves:
         mailbox.on(m.MoveJobs, self._move)
 
     async def _move(self, request: m.MoveJobs) -> m.JobsHeld:
-        """Begin what can be begun, and answer why the jobs are still there."""
+        """Begin the moves that can begin now, and answer why the jobs are still there."""
         self._moves = {job_id: self._looked_after(job_id) for job_id in request.jobs}
         return m.JobsHeld(why={job_id: move.why for job_id, move in self._moves.items()})
 
@@ -61,7 +61,7 @@ class Moves:
             log.warning("a job does not leave its TaskManager yet", job=job_id, error=str(error))
             self._moves[job_id] = moving.failed(self._moves.get(job_id, Move()), error.message, self._clock.monotonic())
         else:
-            log.info("a job leaves a TaskManager that is drained", job=job_id, restart=number)
+            log.info("a job leaves a draining TaskManager", job=job_id, restart=number)
             self._moves[job_id] = moving.begun(self._moves.get(job_id, Move()), number)
         finally:
             self._asking.discard(job_id)

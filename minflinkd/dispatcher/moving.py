@@ -1,7 +1,8 @@
-"""Decides when a job leaves TaskManagers that are drained, and says why it is still there (A15b). Pure.
+"""Decides when a job leaves draining TaskManagers, and says why it is still there (A15b). Pure.
 
-A job leaves by a hot restart without a change: its slots on other TaskManagers are there before it takes its last
-checkpoint. If that fails, it runs on where it is, and is asked again later, each time after a longer pause.
+A job leaves by a hot restart of the same version: it has its slots on other TaskManagers before it takes its last
+checkpoint. If the hot restart fails, the job keeps running where it is. The next attempt follows after a pause, which
+grows with each failure.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ LONGEST_PAUSE = 60.0
 
 @dataclass(frozen=True)
 class Situation:
-    """What the decision needs to know about a job."""
+    """What the decision depends on."""
 
     status: JobStatus
     mode: RuntimeMode
-    on_drained: bool  # its JobMaster knows that it runs on TaskManagers that are drained
-    restarts: tuple[HotRestart, ...] = ()  # of its hot restarts; oldest first
-    waits_for: str = ""  # why slots that it asks for are not there yet
-    refuses: str = ""  # why it takes no new version any more
+    on_drained: bool  # its JobMaster knows that the job runs on draining TaskManagers
+    restarts: tuple[HotRestart, ...] = ()  # its hot restarts; oldest first
+    waits_for: str = ""  # why it does not have the slots yet that it asks for
+    refuses: str = ""  # why it accepts no new version any more
 
     @property
     def under_way(self) -> HotRestart | None:
@@ -34,7 +35,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Move:
-    """How the move of a job has gone until now."""
+    """The state of a job's move."""
 
     number: int = 0  # of the hot restart that moves it; 0: none is under way
     failures: int = 0  # in a row
@@ -43,7 +44,7 @@ class Move:
 
 
 def decide(move: Move, job: Situation, now: float) -> tuple[Move, bool]:
-    """Return what is known about the move now, and whether to begin one."""
+    """Return the new state of the move, and whether to begin a hot restart."""
     move = _noted(move, job, now)
     if why := _hindrance(job):
         return replace(move, why=why), False
@@ -60,24 +61,24 @@ def begun(move: Move, number: int) -> Move:
 
 
 def failed(move: Move, why: str, now: float) -> Move:
-    """The move was refused, or came to nothing."""
+    """The move was refused, or its hot restart failed."""
     pause = min(FIRST_PAUSE * 2.0 ** min(move.failures, 10), LONGEST_PAUSE)
     return Move(0, move.failures + 1, now + pause, why)
 
 
 def _noted(move: Move, job: Situation, now: float) -> Move:
-    """Note how the hot restart that was to move the job has ended, if it has."""
+    """Note the outcome of the hot restart that moves the job, if it has ended."""
     restart = next((r for r in job.restarts if r.number == move.number), None)
     if restart is None or not restart.state.over:
         return move
     if restart.state in (RestartState.FAILED, RestartState.ROLLED_BACK):
-        said = restart.error.message if restart.error is not None else "nobody said why"
+        said = restart.error.message if restart.error is not None else "there is no reason"
         return failed(move, f"hot restart {restart.number} is {restart.state.value}: {said}", now)
     return Move()
 
 
 def _hindrance(job: Situation) -> str:
-    """Return what keeps the job from moving at present; "" if nothing does."""
+    """Return why the job cannot move at present; "" if it can."""
     if job.mode is RuntimeMode.BATCH:
         return "it is a batch job, and runs to its end here"
     if job.refuses:

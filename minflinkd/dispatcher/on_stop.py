@@ -1,8 +1,8 @@
-"""What is done for each job before the daemon stops for good (A15).
+"""What the daemon does for each job before it stops (A15).
 
-Tasks end with the daemon, and the next one starts the jobs again from their last checkpoints. So each job takes a last
-one: then no work is repeated, and all that the job has written is published. The job processes nothing after that
-checkpoint, so a sink that is at-least-once repeats nothing either.
+After a stop, the next daemon starts the jobs from their last checkpoints. So each job first takes a last checkpoint:
+then no work is repeated, and all of the job's output is published. The job processes nothing after this checkpoint, so
+at-least-once sinks repeat nothing either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.supervision import TaskOwner
 
-LOOK = 0.1  # seconds between two looks at a job that is waited for
+LOOK = 0.1  # seconds between two checks of a job
 
 log = structlog.get_logger(__name__)
 
@@ -34,9 +34,9 @@ async def before_stop(
     tasks: TaskOwner,
     clock: Clock,
 ) -> None:
-    """Do for all jobs at once what `how` says, for `timeout` seconds at most. Raises nothing: the stop goes on.
+    """Do for all jobs in parallel what `how` says, for at most `timeout` seconds. Raises nothing: the stop continues.
 
-    What fails, and what is not done in time, is logged with its job. The job then goes on from an earlier checkpoint.
+    If this fails for a job, or takes too long, the job is logged. It then resumes from an earlier checkpoint.
     """
     if how is OnStop.SUSPEND:
         return
@@ -57,12 +57,12 @@ async def before_stop(
         steps = [("cancellation", cancel)]
 
     async def settle(run: JobRun) -> None:
-        while how is not OnStop.CANCEL and _looks_for_tasks(run):  # they have run on since the daemon before (A14c)
+        while how is not OnStop.CANCEL and _looks_for_tasks(run):  # these still run from an earlier daemon (A14c)
             await clock.sleep(LOOK)
-        for what, step in steps:  # without its savepoint, a job needs its last checkpoint all the same
+        for what, step in steps:  # if its savepoint fails, a job still needs its last checkpoint
             try:
                 await step(run)
-            except Exception as error:  # also a bug, of a plugin for example
+            except Exception as error:  # also after a bug, for example in a plugin
                 log.warning(f"no {what} before the stop", job=run.job_id, error=str(error))
 
     live = [run for run in runs if run.result is None]

@@ -69,7 +69,7 @@ class SavepointRequests:
     async def take(self, job_id: JobId) -> str:
         """Take a savepoint in the configured directory and return its URI.
 
-        Raises what a request for one is refused with, and what its checkpoint fails with.
+        Raises the errors of a refused request, and those of a failed checkpoint.
         """
         return await self._work(j.TriggerSavepoint(job_id=job_id, trigger_id=""))()
 
@@ -88,9 +88,9 @@ class SavepointRequests:
         return master
 
     def _work(self, request: j.TriggerSavepoint) -> Callable[[], Awaitable[str]]:
-        """Return what takes the savepoint, and stops the job if that was asked for.
+        """Return a function that takes the savepoint, and stops the job if the request says so.
 
-        A job counts as stopped once no crash can bring it back: somebody may start another one from the savepoint.
+        A job counts as stopped only when no crash can restart it, because another job may start from the savepoint.
         Raises NotFound, Conflict, JobNotRunning, StorageError.
         """
         run, master = self._run_of(request.job_id), self._running(request.job_id)
@@ -106,7 +106,9 @@ class SavepointRequests:
             await self._storages.require_writable(directory)  # may take a while
             path = await take(directory)
             if (request.stop or request.drain) and not await run.has_ended(master):
-                raise StopFailed(f"the savepoint {path} was made, but the job's JobMaster crashed before the job's end")
+                raise StopFailed(
+                    f"the savepoint {path} is complete, but the JobMaster crashed before the job had ended"
+                )
             return path
 
         return work

@@ -122,8 +122,8 @@ class Analyzer:
     async def _analyze(self, request: m.AnalyzeJob, session_timeout: float) -> m.Analysis:
         """Ask a TaskManager to analyse the job. Raises NoSession.
 
-        If the session is lost meanwhile, ask one more: the loss may have nothing to do with the job. Not a third, since
-        it may be the job's code that ends every session that runs it.
+        If the session is lost meanwhile, ask a second TaskManager, because the job may not be the cause. Do not ask a
+        third: perhaps the job's code ends every session that runs it.
         """
         deadline = self.clock.monotonic() + session_timeout
         lost = 0
@@ -139,7 +139,7 @@ class Analyzer:
                     why = f"the job could not be analysed at {address}: {error}"
                     raise NoSession(why, hint="submit it again") from error
                 log.info("the job will be analysed by another session", job=request.job.job_id, error=str(error))
-            await self.clock.sleep(ASK_AGAIN)  # by then the loss is reported, or whose libraries came first
+            await self.clock.sleep(ASK_AGAIN)  # by then the loss, or the job whose libraries came first, is reported
 
     async def _find_session(self, job: m.JobContext, timeout: float, deadline: float) -> Address:
         request = m.FindSession(job_id=job.job_id, libraries=job.libraries)

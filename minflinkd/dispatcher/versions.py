@@ -92,7 +92,7 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     allow_non_restored: bool = False
     allow_changed: bool = False
     final: bool = True  # take a last checkpoint; otherwise start from the last completed one
-    moves: bool = False  # the same version, on other TaskManagers than those that are drained (A15b)
+    moves: bool = False  # the same version, on other TaskManagers than the draining ones (A15b)
     old: Version | None = None
     checkpoint_id: int = 0  # the new version starts from it; 0: not settled, or from none
     phases: dict[str, float] = {}  # seconds since the request

@@ -1,17 +1,19 @@
 """The election of the leader, as one daemon sees it (A11). Pure; `elector` carries out the commands.
 
 A daemon that takes part in the election has a claim in a coordination service. The service keeps claims in order, and
-deletes one when it has heard nothing of its daemon for the session timeout. Whose claim is the first one leads:
+deletes a claim when it has heard nothing from the daemon for the session timeout. The daemon with the first claim
+leads:
 
     OUTSIDE -> STANDBY -> CANDIDATE -> LEADING <-> SUSPENDED -> LOST -> OUTSIDE
 
-A leader asks the service again and again whether its claim is still there. Each answer shows that nobody else can lead
-before the session timeout has passed, counted from the moment at which the question was *sent*. The lease is shorter
-than that. So unknown is neither lost nor held: a leader that gets no answer goes on until its lease ends, and if an
-answer comes in time, nothing has happened. Otherwise it stops acting, before another daemon can begin to.
+A leader asks the service periodically whether its claim still exists. Each answer shows that nobody else can lead
+before the session timeout has passed, counted from the moment when the question was *sent*. The lease is shorter than
+the session timeout. So a leader without an answer has neither lost the leadership nor is it sure of it: it continues
+until its lease ends. If an answer comes in time, nothing has happened. Otherwise the leader stops acting before another
+daemon can begin to act.
 
-Its clock must go on while the process is stopped (SIGSTOP) or the machine sleeps. A process that wakes up then finds
-that its lease is over, before it does anything else.
+The clock must run on while the process is stopped (SIGSTOP) or the machine sleeps. Then a process that wakes up notices
+that its lease is over before it does anything else.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from minflinkd.runtime.machine import InvariantViolated, Step, move, table
 
 
 class Phase(Enum):
-    OUTSIDE = auto()  # no claim, or none that is known
-    STANDBY = auto()  # others are first
-    CANDIDATE = auto()  # first; the service has not yet recorded a new leadership
+    OUTSIDE = auto()  # no claim, or none that this daemon knows of
+    STANDBY = auto()  # other claims come first
+    CANDIDATE = auto()  # the claim is first; the service has not yet recorded a new leadership
     LEADING = auto()
     SUSPENDED = auto()  # leads, but the connection to the service is lost; it acts until its lease ends
     LOST = auto()  # no longer leads; what it ran as the leader is being closed
@@ -49,11 +51,11 @@ class Timing:
     """Durations in seconds. `lease` is shorter than the service's session timeout."""
 
     lease: float
-    renewal: float  # between two checks that the claim is still there, and between two tries of anything else
+    renewal: float  # between two checks of the claim, and between two attempts at anything else
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
-# `claim` numbers the claims of this daemon. An event about an earlier one comes too late and changes nothing.
+# `claim` numbers the claims of this daemon. An event about an earlier claim comes too late and changes nothing.
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Confirmed:
 
 @dataclass(frozen=True)
 class Unanswered:
-    """A request got no answer, or one that says nothing about the claim. It may have been carried out."""
+    """A request got no answer, or an answer that says nothing about the claim. It may have been carried out."""
 
     claim: int
 
@@ -114,14 +116,14 @@ class Gone:
 
 @dataclass(frozen=True)
 class Resigned:
-    """This daemon cannot or will not lead: a part of it did not start, or it was told to hand over."""
+    """This daemon cannot or will not lead: a component did not start, or it was told to hand over."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class SteppedDown:
-    """Everything that ran for the leadership is closed."""
+    """All components of the leadership are closed."""
 
 
 Event = Tick | Joined | First | Recorded | Confirmed | Unanswered | Disconnected | Gone | Resigned | SteppedDown
@@ -131,21 +133,21 @@ Event = Tick | Joined | First | Recorded | Confirmed | Unanswered | Disconnected
 
 @dataclass(frozen=True)
 class Join:
-    """Delete what is left of earlier claims, and put a new one into the service."""
+    """Delete earlier claims that are left, and put a new claim into the service."""
 
     claim: int
 
 
 @dataclass(frozen=True)
 class Record:
-    """Have the service record a new leadership, with a higher epoch than every one before, if the claim is there."""
+    """Have the service record a new leadership, with a higher epoch than all before it, if the claim exists."""
 
     claim: int
 
 
 @dataclass(frozen=True)
 class Confirm:
-    """Ask whether the claim is there."""
+    """Ask whether the claim exists."""
 
     claim: int
 
@@ -159,16 +161,16 @@ class Lead:
 
 @dataclass(frozen=True)
 class StepDown:
-    """Close everything that runs for the leadership. TaskManagers and tasks go on."""
+    """Close all components of the leadership. TaskManagers and tasks keep running."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Leave:
-    """Delete the claim: another daemon can lead at once, however long this one takes to step down.
+    """Delete the claim, so that another daemon can lead at once, however long this one takes to step down.
 
-    If this fails, the next `Join` does it, or the end of the session.
+    If this fails, the next `Join` deletes the claim, or the service does when the session ends.
     """
 
     claim: int
@@ -185,8 +187,8 @@ class Election:
     phase: Phase = Phase.OUTSIDE
     claim: int = 0
     epoch: int = 0  # of this daemon's latest leadership
-    confirmed_at: float = 0.0  # when the last check was sent that found the claim
-    asking: bool = False  # a request about the present claim is under way
+    confirmed_at: float = 0.0  # when the latest check that found the claim was sent
+    asking: bool = False  # a request about the present claim is in flight
     due: float | None = 0.0  # when the next request is to be sent
 
     @property
@@ -194,7 +196,7 @@ class Election:
         return self.confirmed_at + self.timing.lease
 
     def may_act(self, now: float) -> bool:
-        """Whether it is certain that nobody else leads at `now`."""
+        """Whether it is certain at `now` that nobody else leads."""
         return self.phase in LEADS and now < self.lease_ends
 
     @property
@@ -238,7 +240,7 @@ def _take(this: _Step, event: Event) -> None:
             if phase is Phase.SUSPENDED:
                 _to(this, Phase.LEADING)
         case Unanswered() if this.state.asking:
-            # A leader has little time: its lease began before the question that was not answered.
+            # A leader has little time: its lease began before it sent the unanswered question.
             pause = this.state.timing.renewal / (4 if phase in LEADS else 1)
             this.set(asking=False, due=this.now + pause)
         case Disconnected() if phase is Phase.LEADING:
@@ -294,7 +296,7 @@ def _lose(this: _Step, reason: str) -> None:
 
 
 def _outside(this: _Step) -> None:
-    """Join again after a pause: whoever has just failed to lead lets others try first."""
+    """Join again after a pause: a daemon that has just failed to lead lets others try first."""
     if this.state.phase is not Phase.OUTSIDE:
         _to(this, Phase.OUTSIDE)
     this.set(asking=False, due=this.now + this.state.timing.renewal)

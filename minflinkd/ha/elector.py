@@ -1,4 +1,4 @@
-"""Takes part in the election for one daemon: carries out what `election` decides, and tells the daemon (A11)."""
+"""Takes part in the election for one daemon: carries out the decisions of `election`, and tells the daemon (A11)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ LEAVING = 2.0  # seconds for the service to delete the claim at the end
 
 
 class BootClock(SystemClock):
-    """Goes on while the process is stopped or the machine sleeps: others may begin to lead in this time."""
+    """Runs on while the process is stopped or the machine sleeps: others may begin to lead in this time."""
 
     def monotonic(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Elector(Component):
-    """`lead` and `step_down` are called once for each leadership, in this order; `stepped_down` answers the second.
+    """Calls `lead` and then `step_down` once for each leadership. The caller answers `step_down` with `stepped_down`.
 
-    Ask `leads` before each act: `step_down` may come too late, `leads` never does.
+    Check `leads` before each action: the call of `step_down` may come too late, `leads` never does.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Elector(Component):
         return self._driver.state
 
     def leads(self, epoch: int) -> bool:
-        """Whether it is certain at this moment that the leadership of this epoch lasts, so that no other daemon leads.
+        """Whether it is certain at this moment that the leadership of this epoch lasts, so no other daemon leads.
 
-        Once it is False it stays so, also if this daemon leads again later.
+        After it has returned False, it stays False, even if this daemon leads again later.
         """
         state = self.state
-        ended = self.crashed.is_set() or self.tasks.closed  # then nobody confirms the claim, or it is given back
+        ended = self.crashed.is_set() or self.tasks.closed  # then nobody confirms the claim, or it is deleted
         return not ended and state.epoch == epoch and state.may_act(self._clock.monotonic())
 
     def disconnected(self) -> None:
@@ -89,7 +89,7 @@ class Elector(Component):
         self._driver.feed(e.SteppedDown())
 
     async def describe(self, member: Member) -> None:
-        """Show the other daemons this description of the present leadership. Raises MinflinkError."""
+        """Publish this description of the present leadership to the other daemons. Raises MinflinkError."""
         self.member = member
         await self._ballot.describe(member)
 
@@ -100,12 +100,12 @@ class Elector(Component):
         await self.leave()
 
     async def leave(self) -> None:
-        """Let the next one lead at once. Call it when everything that ran as a leader is closed."""
+        """Let the next daemon lead at once. Call this after all components of the leadership are closed."""
         try:
             async with asyncio.timeout(LEAVING):
                 await self._ballot.leave()
         except (MinflinkError, TimeoutError) as error:
-            log.warning("the next leader has to wait until the session of this one expires", error=str(error))
+            log.warning("the next leader has to wait until the session of this daemon expires", error=str(error))
 
     def _carry_out(self, command: e.Command) -> None:
         match command:
@@ -152,7 +152,7 @@ class Elector(Component):
             log.warning("the next leader has to wait until this claim is gone", error=str(error))
 
     async def _first(self, claim: int) -> None:
-        """Wait until it is this daemon's turn. Without an answer, ask again: the claim keeps its place."""
+        """Wait until this daemon's claim is first. Without an answer, ask again: the claim keeps its place."""
         while self.state.claim == claim and self.state.phase is e.Phase.STANDBY:
             try:
                 before = await self._ballot.before()

@@ -1,7 +1,7 @@
 """`high-availability.type: none`: one daemon leads by holding its state directory (A10, A11).
 
 lock           held (flock) as long as the daemon lives; a second one is refused
-state-version  the directory's format; a daemon that does not know it is refused (`state_format`)
+state-version  the directory's format; a daemon that does not know the format refuses the directory (`state_format`)
 epoch          how often the directory was taken; part of the names of all that this leader writes
 cluster.id     marks what belongs to this cluster in storage that it shares with others
 """
@@ -74,7 +74,8 @@ class StateDirectory:
         self._lock = lock
         try:
             with usable(self.path):
-                # First of all: nothing of a later version is touched, and an earlier one is kept out before all else.
+                # This comes first: the directory of a later version stays untouched, and an earlier version is kept out
+                # before anything is written in the new format.
                 if not state_format.require_known(self.path):
                     _write(self.path / state_format.FILE, state_format.content(), 0o600)
                 epoch = self._last_epoch() + 1

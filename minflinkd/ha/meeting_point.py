@@ -1,4 +1,4 @@
-"""rpc.json of the state directory: where TaskManagers that outlive a daemon look for the next one (R7, A15a)."""
+"""rpc.json of the state directory: where TaskManagers that outlive a daemon find the next one (R7, A15a)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = "rpc.json"
 class MeetingPoint(msgspec.Struct, frozen=True, kw_only=True):
     """The port of the last daemon, and the versions of the protocol that it spoke with its TaskManagers.
 
-    The version before and the version after read this file, too: a new field needs a default.
+    The previous and the next version of minflinkd also read this file: a new field needs a default.
     """
 
     port: int
@@ -33,16 +33,16 @@ class MeetingPoint(msgspec.Struct, frozen=True, kw_only=True):
         return ProtocolRange(self.oldest, self.newest)
 
     def finds(self, next_one: MeetingPoint) -> bool:
-        """Whether TaskManagers that met the last daemon here find the next one, and can speak with it.
+        """Whether TaskManagers of the last daemon find the next one, and may be able to speak with it.
 
-        They spoke a version from this range. If the next daemon knows only some of it, a TaskManager may be too old:
-        then the handshake refuses it, and its tasks end as if no daemon came back.
+        They spoke a version from this range. If the next daemon knows only a part of the range, a TaskManager may be
+        too old. Then the handshake refuses it, and its tasks end as if no daemon came back.
         """
         return self.port == next_one.port and self.spoken.meets(next_one.spoken)
 
 
 def last_meeting_point(state: Path) -> MeetingPoint | None:
-    """Return the last daemon's, or None if there was none or the file cannot be read."""
+    """Return the last daemon's meeting point, or None if there is none or the file cannot be read."""
     try:
         return msgspec.json.decode((state / FILE).read_bytes(), type=MeetingPoint)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""What an election needs from a coordination service (A11, A11a). ZooKeeper offers it, and Kubernetes' Leases do."""
+"""What an election needs from a coordination service (A11, A11a). ZooKeeper and Kubernetes' Leases offer this."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from minflinkd.runtime.errors import Consequence, MinflinkError
 
 
 class ServiceUnavailable(MinflinkError):
-    """The coordination service did not answer. What was asked of it may have been done."""
+    """The coordination service did not answer. The request may have been carried out."""
 
     code = "coordination-unavailable"
     consequence = Consequence.RETRYABLE
 
 
 class ServiceRefused(MinflinkError):
-    """The coordination service does not let this daemon in: wrong credentials, or no right to write there."""
+    """The coordination service refuses this daemon: wrong credentials, no write access, or a short session timeout."""
 
     code = "coordination-refused"
     consequence = Consequence.REFUSED
 
 
 class ClaimGone(MinflinkError):
-    """The claim is not in the service any more, so this daemon does not lead. Nothing of the request was done."""
+    """The claim is no longer in the service, so this daemon does not lead. The request had no effect."""
 
     code = "leadership-lost"
     consequence = Consequence.RETRYABLE
@@ -40,7 +40,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def told(error: MinflinkError) -> str:
-    """Return what /health/ready says of an error: its code, for docs/errors.md, and what to do."""
+    """Return an error as /health/ready shows it: its code, for docs/errors.md, the message, and what to do."""
     return f"{error.code}: {error.message}" + (f"; {error.hint}" if error.hint else "")
 
 
@@ -52,11 +52,11 @@ class Ballot(Protocol):
         ...
 
     async def before(self) -> str | None:
-        """Return the name of the claim just before this one; None: this is the first one. Raises ClaimGone."""
+        """Return the name of the claim just before this one, or None if this one is first. Raises ClaimGone."""
         ...
 
     async def change_of(self, claim: str) -> None:
-        """Return when something has happened to a claim, or after a while."""
+        """Return when a claim has changed or was deleted, or after a while."""
         ...
 
     async def record(self) -> int:
@@ -64,21 +64,21 @@ class Ballot(Protocol):
         ...
 
     async def confirm(self) -> None:
-        """Return if the claim is there. Raises ClaimGone."""
+        """Return if the claim exists. Raises ClaimGone."""
         ...
 
     async def describe(self, member: Member) -> None:
-        """Show this to the other daemons from now on. Raises ClaimGone."""
+        """Publish this description to the other daemons. Raises ClaimGone."""
         ...
 
     async def withdraw(self) -> None:
-        """Delete the present claim. One that is made later stays, however late this is carried out."""
+        """Delete the present claim. A claim that is made later stays, however late this is carried out."""
         ...
 
     async def leave(self) -> None:
-        """Delete all claims of this daemon, so that the next one need not wait for the session timeout."""
+        """Delete all claims of this daemon, so that the next daemon need not wait for the session timeout."""
         ...
 
     async def members(self) -> tuple[Member, ...]:
-        """Return who takes part, the first one first."""
+        """Return the daemons that take part, in the order of their claims."""
         ...

@@ -1,4 +1,4 @@
-"""Who leads, since when, and who stands by, as the leader tells it to people (A13)."""
+"""The leader, since when it leads, and the standbys, as the leader shows them to people (A13)."""
 
 from __future__ import annotations
 

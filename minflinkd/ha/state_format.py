@@ -1,10 +1,10 @@
-"""state-version: the format of a state directory, so that an earlier minflinkd does not work on a later one (A15c).
+"""state-version: the format of a state directory, so that an earlier minflinkd does not use a later directory (A15c).
 
     <format> <version of minflinkd>
 
-The format is raised when an earlier minflinkd would misread what is in the directory: a record that it does not find or
-understand, or a rule about files that it does not keep. Every format up to this one is read. The second word is for
-people: it is the version that used the directory last. Without the file, the directory is of format 1, or new.
+Raise the format if an earlier minflinkd would misread the directory: it would not find or understand a record, or would
+break a rule about files. This version reads every format up to its own. The second word is for people: the version that
+used the directory last. A directory without the file has format 1, or is new.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def require_known(state: Path) -> bool:
     parts = _CONTENT.fullmatch(found.decode(errors="replace").strip())
     if parts is None:
         raise UnusableStateVersion(
-            f"{path} holds {found[:80]!r}, which is no version of a state directory",
+            f"{path} contains {found[:80]!r}, which is not the version of a state directory",
             hint="restore it: the number of the format, and the version of minflinkd that used the directory last",
         )
     number, by = int(parts[1]), parts[2] or "a later version"

@@ -34,8 +34,8 @@ class JobStorage:
     """Where the JobMasters of one job write.
 
     `root`: the directory of the job's checkpoints. Sinks write to any of `storages`. The JobMasters write one piece of
-    work at a time, in the job's `turn`. `leads`: whether it is certain that no other daemon leads now. `pointers`:
-    what the leader has completed, if there may be other daemons (`CheckpointStore`).
+    work at a time, in the job's `turn`. `leads`: whether it is certain that no other daemon leads now. `pointers`: the
+    directory of pointers to completed checkpoints, if there may be other daemons (`CheckpointStore`).
     """
 
     storages: Storages
@@ -53,4 +53,4 @@ class Succession:
     leftovers: PredecessorLeftovers = field(default_factory=PredecessorLeftovers)
     trial: Trial | None = None
     preceded: bool = False  # tasks of an earlier JobMaster may still run, since it did not stop them itself
-    on_adoption: Callable[[int], None] = lambda count: None  # told how many of these tasks are adopted
+    on_adoption: Callable[[int], None] = lambda count: None  # called with the number of these tasks that are adopted

@@ -180,12 +180,12 @@ class JobMaster(CoreDriver[JobMasterCore]):
 
     @property
     def on_drained(self) -> bool:
-        """Whether the job runs on TaskManagers that are drained (A15b)."""
+        """Whether the job runs on draining TaskManagers (A15b)."""
         return bool(groups_leaving(self._core.state))
 
     @property
     def waits_for(self) -> str:
-        """Why the slots that it asks for are not there yet."""
+        """Why the job does not yet have the slots that it asks for; empty if nobody said why."""
         state = self._core.state
         return "; ".join(sorted({why for need, why in state.waiting.items() if need in state.pool.needs}))
 
@@ -218,10 +218,10 @@ class JobMaster(CoreDriver[JobMasterCore]):
         return str((await self.coordinator.trigger()).checkpoint_id)
 
     async def last_checkpoint(self) -> int:
-        """Take a checkpoint after which the tasks process nothing more, and return its id once it is published.
+        """Take a checkpoint after which the tasks process nothing more. Return its id when it is published.
 
-        The tasks are about to end with the daemon (A15). If the checkpoint fails, they go on. Raises CheckpointRefused,
-        CheckpointFailed.
+        Use this before the tasks end with the daemon (A15). If the checkpoint fails, they continue. Raises
+        CheckpointRefused, CheckpointFailed.
         """
         last = (await self.coordinator.trigger(stop=True)).checkpoint_id
         await self.coordinator.published(last)

@@ -140,7 +140,7 @@ class MakingWay:
             waiting.exception()  # mark it as retrieved: perhaps nobody waits any more
 
     async def _have_looked_for_tasks(self) -> None:
-        """Return when the tasks that run on from an earlier JobMaster are adopted: then they can take a checkpoint."""
+        """Return when the tasks of an earlier JobMaster are adopted, because only then they can take a checkpoint."""
         if self._scheduling.state.status is JobStatus.RECONCILING:
             await self._scheduling.until(lambda state: state.status is not JobStatus.RECONCILING)
 

@@ -94,7 +94,7 @@ class RpcCollector(Collector):
         yield fenced
         unreadable = CounterMetricFamily(
             "minflinkd_rpc_unreadable",
-            "Notices that were dropped because they are of a version that this daemon cannot read.",
+            "Notices that were dropped because another version sent them in a form that this daemon cannot read.",
             labels=["message"],
         )
         for message, count in sorted(self._unreadable().items()):

@@ -1,4 +1,4 @@
-"""Metrics of the daemon that leads. One that stands by says of itself only that it does not lead."""
+"""Metrics of the leader. A standby only reports that it does not lead, and how long it has known no leader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minflinkd.metrics.samples import LeadershipSample
 LEADER = ("minflinkd_leader", "1 if this daemon leads.")
 WITHOUT_LEADER = (
     "minflinkd_without_leader_seconds",
-    "Seconds for which this daemon has known of no leader. On the leader: until it began to lead.",
+    "How many seconds this daemon has known no leader. At the leader: before it began to lead.",
 )
 
 
@@ -22,7 +22,7 @@ class LeadershipCollector(Collector):
         self._sample = sample
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # without this the registry would collect to learn the names, before the daemon leads
+        return ()  # otherwise the registry would collect a sample to learn the names, before the daemon leads
 
     def collect(self) -> Iterator[Metric]:
         sample = self._sample()
@@ -30,15 +30,15 @@ class LeadershipCollector(Collector):
         yield GaugeMetricFamily(name, text, value=1)
         yield GaugeMetricFamily(
             "minflinkd_leadership_seconds",
-            "For how long this daemon has led.",
+            "How many seconds this daemon has led.",
             value=max(0.0, time.time() - sample.since_ms / 1000) if sample.since_ms else 0.0,
         )
         yield GaugeMetricFamily("minflinkd_leadership_epoch", "Number of this leadership.", value=sample.epoch)
         name, text = WITHOUT_LEADER
         yield GaugeMetricFamily(name, text, value=sample.without_leader)
-        yield GaugeMetricFamily("minflinkd_standbys", "Daemons that stand by.", value=sample.standbys)
+        yield GaugeMetricFamily("minflinkd_standbys", "Number of standby daemons.", value=sample.standbys)
         yield CounterMetricFamily(
             "minflinkd_adopted_tasks",
-            "Tasks that went on from an earlier JobMaster to one of this daemon, without a restart.",
+            "Tasks that a JobMaster of this daemon adopted from an earlier JobMaster, without a restart.",
             value=sample.adopted_tasks,
         )

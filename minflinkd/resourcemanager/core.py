@@ -53,7 +53,7 @@ class _JobsAsked:
 
 @dataclass(frozen=True)
 class _MovesAsked:
-    """What the request to move jobs is about."""
+    """Identifies the answer to a request to move jobs."""
 
 
 class ResourceManagerCore:
@@ -90,7 +90,7 @@ class ResourceManagerCore:
         self._task_managers = Heartbeats[ResourceId](options.heartbeat_timeout)
         self._job_masters = Heartbeats[JobId](2 * options.heartbeat_timeout)
         self._asking_moves = False  # the Dispatcher is asked to move jobs
-        self._held: dict[JobId, str] = {}  # why jobs are still on TaskManagers that are drained; only shown
+        self._held: dict[JobId, str] = {}  # why jobs are still on draining TaskManagers; only shown
         self._asking = False  # the Dispatcher is asked for the jobs that have not ended
         self._commands: list[Command] = []
         self._next_tick = 0.0
@@ -223,7 +223,7 @@ class ResourceManagerCore:
                 # Nothing is concluded from the answer. The next report shows the facts.
                 return [self._ask(resource_id, m.RenewSession(reason=reason), about=None)]
             case ev.SendDraining(resource_id, draining, number):
-                log.info("a TaskManager is told whether it is drained", resource=resource_id, drained=draining)
+                log.info("a TaskManager is told whether to drain", resource=resource_id, drained=draining)
                 return [self._ask(resource_id, m.SetDraining(draining=draining, number=number), about=command)]
             case ev.AnnounceJobMaster(job_id, leader_id, resource_ids):
                 changed = m.JobMasterChanged(job_id=job_id, leader_id=leader_id)
@@ -255,9 +255,9 @@ class ResourceManagerCore:
             self._commands.append(Ask(DISPATCHER, m.ListJobsToRun(), timeout, about=_JobsAsked()))
 
     def _ask_for_moves(self) -> None:
-        """A15b: Name the jobs to move. A TaskManager that does not know yet that it is drained could get them again.
+        """A15b: Name the jobs to move. Leave out TaskManagers that do not report the drain yet: they could get more.
 
-        The next tick repeats it, so nothing is lost with the Dispatcher, or with this ResourceManager.
+        The next tick repeats the request, so nothing is lost if the Dispatcher or this ResourceManager crashes.
         """
         drained = [tm for tm in self.state.draining() if tm.report is not None and tm.report.draining]
         jobs = tuple(sorted({job_id for tm in drained for job_id in tm.jobs}))
@@ -378,7 +378,7 @@ class ResourceManagerCore:
         )
 
     def _drain(self, request: m.DrainTaskManager, now: float) -> m.Done:
-        """Drain a TaskManager, or undo it. Raises NotFound."""
+        """Drain a TaskManager, or undo the drain. Raises NotFound."""
         tm = self.state.task_managers.get(request.resource_id)
         if tm is None or not tm.registered:
             raise NotFound(
@@ -395,5 +395,5 @@ class ResourceManagerCore:
 
 
 def _decisive(report: m.TaskManagerReport) -> m.TaskManagerReport:
-    """Return the report without what is only shown: a new field counts for decisions unless it is named here."""
+    """Return the report without the fields that are only shown. A new field counts for decisions unless named here."""
     return copy(report, metrics={}, session_slow="")

@@ -92,7 +92,7 @@ class AllocationUnknown:
 
 @dataclass(frozen=True)
 class DrainAsked:
-    """An operator wants the TaskManager drained, or, with `undo`, used as before (A15b)."""
+    """An operator wants to drain the TaskManager, or, with `undo`, to use it as before (A15b)."""
 
     resource_id: ResourceId
     undo: bool = False
@@ -189,7 +189,7 @@ class SendRenew:
 
 @dataclass(frozen=True)
 class SendDraining:
-    """Tell the TaskManager that it is drained, or no longer. Repeated until it answers."""
+    """Tell the TaskManager to drain, or to stop draining. Repeated until it answers."""
 
     resource_id: ResourceId
     draining: bool

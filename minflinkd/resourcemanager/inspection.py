@@ -1,4 +1,4 @@
-"""What people are shown of TaskManagers and slots. Nothing is decided by it."""
+"""What people are shown about TaskManagers and slots. No decision depends on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minflinkd.runtime.ids import JobId, ResourceId
 
 @dataclass
 class Seen:
-    """What is shown of a TaskManager and decides nothing. Times are in seconds of the injected clock."""
+    """What is only shown about a TaskManager. Times are in seconds of the injected clock."""
 
     registered: float
     heard: float
@@ -24,7 +24,7 @@ class Seen:
 def task_managers(
     state: Resources, seen: Mapping[ResourceId, Seen], held: Mapping[JobId, str], wall_ms: Callable[[float], int]
 ) -> tuple[m.TaskManagerInfo, ...]:
-    """Return the TaskManagers that are registered. `held`: why jobs are still on those that are drained."""
+    """Return the registered TaskManagers. `held`: why jobs are still on draining TaskManagers."""
     return tuple(
         m.TaskManagerInfo(
             resource_id=resource_id,

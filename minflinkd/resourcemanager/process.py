@@ -68,8 +68,8 @@ class ProcessLauncher:
 
     `command` writes what the TaskManager needs into its directory and returns its command line, which must contain no
     secret. It runs in a thread. `extra_directories`: what a TaskManager has outside its own directory; they are removed
-    with it. `grace`: seconds from asking a TaskManager to end to killing it. While `leads` returns False nothing is
-    started or ended: tasks that the next leader has adopted may run there (A11).
+    with it. `grace`: seconds from asking a TaskManager to end to killing it. While `leads` returns False, this launcher
+    starts and ends nothing: the next leader may have adopted the tasks (A11).
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ProcessLauncher:
 
     async def start(self, resource_id: ResourceId) -> None:
         if not self._leads():
-            raise StartFailed(f"{resource_id} is not started: this daemon leads no more, or does not know")
+            raise StartFailed(f"{resource_id} is not started: it is not certain that this daemon leads")
         failures: list[Exception] = []
         # Use a separate task: a cancelled caller must not leave a process that nobody watches.
         launch = self._tasks.job(f"start {resource_id}", self._start(resource_id), on_error=failures.append)
@@ -118,7 +118,7 @@ class ProcessLauncher:
                 async with asyncio.timeout(self._grace):
                     await process.gone.wait()
         if not process.ended:
-            if self._leaves(process):  # another daemon may lead since it was asked to end
+            if self._leaves(process):  # another daemon may have become the leader during `grace`
                 return
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # its leader existed just now, so the group id is its own
@@ -135,10 +135,10 @@ class ProcessLauncher:
             ) from error
 
     def _leaves(self, process: _Process) -> bool:
-        """Whether this process is not this daemon's to end, because another one may lead."""
+        """Whether this daemon must not end the process, because another daemon may lead."""
         if self._leads():
             return False
-        log.warning("a TaskManager is left to the daemon that leads", resource_id=process.resource_id)
+        log.warning("a TaskManager is left to the leader", resource_id=process.resource_id)
         return True
 
     async def adopt(self) -> tuple[Launched, ...]:

@@ -213,9 +213,9 @@ def _is_spare(shelf: Shelf) -> bool:
 def surplus(state: Resources, options: ResourceManagerOptions, now: float) -> Iterator[tuple[TaskManager, str]]:
     """Yield idle TaskManagers that should end, and why; the longest idle first.
 
-    Those that are drained end at once (A15b). Some are beyond `standby` and `min`, and have been idle for too long
-    (R6); standalone ones never are. Others are dedicated to a job that does not need them (R24), and nobody else can
-    use them.
+    There are three kinds. Draining TaskManagers end at once (A15b). TaskManagers beyond `standby` and `min` end after
+    they have been idle for too long (R6), unless they are standalone. Dedicated ones end if their job does not need
+    them (R24), because no other job can use them.
     """
     total, spare = state.count(), spares(state)
     waiting = any(need.beside is None for needs in state.open_needs.values() for need in needs)
@@ -224,7 +224,7 @@ def surplus(state: Resources, options: ResourceManagerOptions, now: float) -> It
         idle = now - tm.idle_since
         if tm.draining:
             if not tm.analysing:
-                yield tm, "it is drained, and all its slots are free"
+                yield tm, "it is draining, and all its slots are free"
             continue
         if tm.dedicated_to is not None:
             past = state.past.get(tm.dedicated_to)

@@ -309,7 +309,7 @@ def _asked_to_exit(this: Step, resource_id: ResourceId, reason: str) -> None:
 
 
 def _drain_asked(this: Step, resource_id: ResourceId, *, draining: bool) -> None:
-    """A15b: From this step on, no slot of it is given. The TaskManager is told, so that it outlives this process."""
+    """A15b: From this step on, give out no slot of it. Tell the TaskManager, so that this outlives this process."""
     tm = this.state.task_managers.get(resource_id)
     if tm is None or not tm.registered or tm.draining is draining:
         return

@@ -148,11 +148,11 @@ class Resources:
         return (tm for tm in self.task_managers.values() if tm.state is not TaskManagerState.STOPPING)
 
     def draining(self) -> list[TaskManager]:
-        """Return the TaskManagers that are drained and have not ended (A15b)."""
+        """Return the draining TaskManagers that have not ended (A15b)."""
         return [tm for tm in self.task_managers.values() if tm.registered and tm.draining]
 
     def count(self) -> int:
-        """Return the number of living TaskManagers, without one that is drained: another may run in its place."""
+        """Return the number of living TaskManagers, less one that drains if there is any: another may replace it."""
         return sum(len(shelf) for shelf in self.shelves.values()) + max(0, len(self.draining()) - 1)
 
     def unserved(self) -> list[tuple[JobId, SlotNeed]]:

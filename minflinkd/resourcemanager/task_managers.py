@@ -108,8 +108,8 @@ class TaskManager:
     got_on: float = 0.0  # seconds; when a start that has not failed last made progress
     idle_since: float = 0.0
     rest_until: float = 0.0  # its slots are not asked for before this time
-    drain: bool | None = None  # what it is being told; None: its report says it
-    drains: int = 0  # how often it was told something else
+    drain: bool | None = None  # what it was told but has not confirmed; None: see its report
+    drains: int = 0  # how often this has changed
 
     def to(self, state: TaskManagerState, now: float) -> TaskManager:
         """Raises IllegalTransition."""
@@ -138,19 +138,19 @@ class TaskManager:
 
     @property
     def outdated(self) -> bool:
-        """Whether its code is known to be of another version than this process: it may soon be replaced (A15b)."""
+        """Whether it is known to have another version than this process, so it may soon be replaced (A15b)."""
         return self.hello is not None and self.hello.build not in ("", __version__)
 
     @property
     def draining(self) -> bool:
-        """Whether its slots are given to nobody any more, and it ends once they are free (A15b)."""
+        """Whether it gives out no more slots, and ends when all are free (A15b)."""
         if self.drain is not None:
             return self.drain
         return self.report is not None and self.report.draining
 
     @property
     def analysing(self) -> bool:
-        """Whether its session analyses a submission. It needs no slot for that, so it may be `idle` as well."""
+        """Whether its session analyses a submission. This needs no slot, so it may be `idle` at the same time."""
         return self.report is not None and self.report.analysing
 
     @cached_property
@@ -196,7 +196,7 @@ class TaskManager:
 
     @cached_property
     def shelf(self) -> Shelf | None:
-        """Its shelf; None if it is no longer of use to others than those who hold its slots."""
+        """Its shelf; None if only the holders of its slots can still use it."""
         if self.state is TaskManagerState.STARTING:
             return Shelf(Presence.STARTING, "", False, True, 0, 0, self.was_ready)
         if not self.registered or self.draining:

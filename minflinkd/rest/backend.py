@@ -118,7 +118,7 @@ class Backend:
     timeout: float = 10.0  # seconds for one request
     # seconds; a submission waits for Spark's analysis, perhaps for a TaskManager
     submit_timeout: Callable[[], float] = lambda: 180.0
-    hand_over: Callable[[], None] = lambda: None  # asks the daemon to end and to leave its TaskManagers to the next
+    hand_over: Callable[[], None] = lambda: None  # ends the daemon, but leaves its TaskManagers running for the next
     jobs: Shared[tuple[JobOverview, ...]] = field(init=False)
     resources: Shared[ResourceOverview] = field(init=False)
     task_managers: Shared[tuple[TaskManagerInfo, ...]] = field(init=False)

@@ -33,7 +33,7 @@ REFRESH_INTERVAL = 3000  # milliseconds, for Flink's dashboard
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What the endpoint tells of the daemon: its version, its present options, its addresses, and who leads."""
+    """What the endpoint shows about the daemon: its version, current options, addresses, and who leads."""
 
     version: str
     config_items: Callable[[], Iterable[tuple[str, str]]]
@@ -101,7 +101,7 @@ class ClusterRoutes:
         )
 
     async def hand_over(self, _: web.Request) -> web.Response:
-        """Begin to end the daemon. Its TaskManagers and tasks go on, for the next daemon (A15)."""
+        """Begin to end the daemon. Its TaskManagers and tasks keep running, for the next daemon (A15)."""
         self._backend.hand_over()
         return json_answer(HandoverInfo(pid=os.getpid()), status=202)
 

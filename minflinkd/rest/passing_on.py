@@ -1,7 +1,7 @@
-"""Passes requests on from a daemon that stands by to the one that leads (`rest.standby: proxy`, A13).
+"""Forwards requests from a standby to the leader (`rest.standby: proxy`, A13).
 
-Bodies go through in pieces in both directions, and the slower side holds the faster one back, so no body is ever held
-whole. Every request has a connection of its own: if none can be made, it is certain that nothing was done.
+Bodies are streamed in both directions with backpressure, so no body is ever in memory as a whole. Every request has its
+own connection: if it cannot be opened, it is certain that nothing was done.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, Kind
 
-PASSED_ON = "Minflinkd-Passed-On"  # header: another daemon has passed this on, so it must not be passed on again
+PASSED_ON = "Minflinkd-Passed-On"  # header: another daemon has forwarded this, so do not forward it again
 CONNECT_TIMEOUT = 5.0  # seconds
-ANSWER_TIMEOUT = 660.0  # seconds without a byte of the leader's; a sweep of orphans may take 600
-LOOK = 0.5  # seconds between two looks whether another daemon leads
+ANSWER_TIMEOUT = 660.0  # seconds without a byte from the leader; a sweep of orphans may take 600
+LOOK = 0.5  # seconds between two checks whether another daemon leads
 
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
     | {"transfer-encoding", "upgrade"}
 )
 _OURS = frozenset({"host", "expect", "origin"})  # meant for this daemon, which has checked them
-_FETCH_METADATA = "sec-fetch-"  # the same
+_FETCH_METADATA = "sec-fetch-"  # likewise
 
 
 class NoLeader(RequestError):
-    """No daemon leads at the moment, or it is not yet known which one does. Nothing of the request was done."""
+    """No daemon leads at the moment, or it is not yet known which one does. The request had no effect."""
 
     code = "no-leader"
     status = 503
@@ -51,12 +51,12 @@ class LeaderLost(RequestError):
 
 
 class LeaderProxy(Component):
-    """`leader` returns the URL of the daemon that leads, as far as it is known."""
+    """`leader` returns the URL of the leader; empty if none is known."""
 
     def __init__(
         self, leader: Callable[[], str], *, at_once: int, header_bytes: int, answer_timeout: float = ANSWER_TIMEOUT
     ) -> None:
-        """`at_once`: how many requests may be under way; `header_bytes`: the largest header of an answer."""
+        """`at_once`: how many requests may be in flight; `header_bytes`: the largest header of an answer."""
         super().__init__("leader proxy")
         self._leader = leader
         self._at_once = at_once
@@ -83,13 +83,13 @@ class LeaderProxy(Component):
             await session.close()
 
     async def pass_on(self, request: web.Request, leader: str) -> web.StreamResponse:
-        """Return the leader's answer, which has been sent to the client. Raises NoLeader, LeaderLost, Overloaded.
+        """Send the leader's answer to the client, and return it. Raises NoLeader, LeaderLost, Overloaded.
 
-        Raises ConnectionError if the answer breaks off midway, so that the client does not take a part for the whole.
+        Raises ConnectionError if the answer breaks off, so that the client does not take a part for the whole answer.
         """
         if self._under_way >= self._at_once:
             raise Overloaded(
-                f"{self._under_way} requests are being passed on to the leader, which is the limit",
+                f"{self._under_way} requests are being forwarded to the leader, which is the limit",
                 hint=f"try again in a moment, or ask the leader itself at {leader}",
             )
         self._under_way += 1
@@ -99,14 +99,14 @@ class LeaderProxy(Component):
             self._under_way -= 1
 
     async def _passed_on(self, request: web.Request, leader: str) -> web.StreamResponse:
-        begun = asyncio.Event()  # the client has a part of the answer
+        begun = asyncio.Event()  # set when the client may have a part of the answer
         passing = asyncio.create_task(self._carry(request, leader, begun), name="pass a request on")
-        replaced = asyncio.create_task(self._replaced(leader), name="look whether another daemon leads")
+        replaced = asyncio.create_task(self._replaced(leader), name="check whether another daemon leads")
         try:
             await asyncio.wait({passing, replaced}, return_when=asyncio.FIRST_COMPLETED)
             if not passing.done():
                 if begun.is_set():
-                    raise ConnectionResetError("another daemon leads before the leader's answer was whole")
+                    raise ConnectionResetError("another daemon became the leader before the answer was complete")
                 raise _lost(leader, "another daemon leads now")
             return passing.result()
         finally:
@@ -126,8 +126,8 @@ class LeaderProxy(Component):
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise NoLeader(
-                f"the daemon that leads, or led, does not answer at {leader}: {error}",
-                hint="nothing was done; ask again in a moment. If this goes on, look whether this host reaches that "
+                f"the leader, or the previous leader, does not answer at {leader}: {error}",
+                hint="nothing was done; try again in a moment. If this persists, check that this host reaches that "
                 "address, which is the leader's rest.address",
             ) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -176,6 +176,6 @@ def _end_to_end(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 def _lost(leader: str, why: str) -> LeaderLost:
     return LeaderLost(
-        f"the leader at {leader} had the request and did not answer it: {why}",
-        hint="it may have been carried out: look before you send it again",
+        f"the leader at {leader} got the request but did not answer it: {why}",
+        hint="the request may have been carried out: check before you send it again",
     )

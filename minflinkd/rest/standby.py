@@ -1,10 +1,10 @@
-"""The HTTP endpoint of a daemon that stands by: it says where the leader is (A13).
+"""The HTTP endpoint of a standby: it redirects to the leader, or forwards requests to it (A13).
 
-/health, /health/ready   200 and `standby`; 503 with the reason while it could not even become the leader
+/health, /health/ready   200 and `standby`; 503 with the reason while this daemon could not become the leader
 /health/live             200
-/metrics                 that it does not lead, and for how long nobody has
+/metrics                 that this daemon does not lead, and how long there has been no leader
 everything else          307 to the same path at the leader, or the leader's answer (`rest.standby: proxy`); 503 while
-                         nobody leads
+                         there is no leader
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _ALWAYS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
 class StandbyServer(Component):
-    """Answers on `sockets`, which it closes. `leader` returns the URL of the leader; empty: none is known.
+    """Answers on `sockets`, and closes them at the end. `leader` returns the URL of the leader; empty: none is known.
 
-    `trouble` returns why the coordination service cannot be used at present, `without_leader` for how many seconds no
-    leader has been known. With `proxy`, requests are passed on to the leader instead of redirected.
+    `trouble` returns why this daemon could not lead at present. `without_leader` returns for how many seconds no leader
+    has been known. With `proxy`, requests are forwarded to the leader instead of redirected.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class StandbyServer(Component):
             keepalive_timeout=self._limits.keep_alive_seconds,
             max_line_size=self._limits.header_bytes,
             max_field_size=self._limits.header_bytes,
-            auto_decompress=False,  # bodies are passed on as they come
+            auto_decompress=False,  # bodies are forwarded as they come
         )
         await self._runner.setup()
         for each in self._sockets:
@@ -103,7 +103,7 @@ class StandbyServer(Component):
         return response
 
     def _own_answer(self, request: web.Request) -> web.Response | None:
-        """Return what this daemon says of itself, or None if the leader is asked for."""
+        """Return this daemon's own answer, or None if the request is for the leader."""
         match request.path.removeprefix("/v1"):
             case "/health/live":
                 return json_answer(Health(live=True, ready=True, role="standby"))
@@ -120,14 +120,14 @@ class StandbyServer(Component):
         """Raises NoLeader, LeaderLost, Overloaded, CrossSite; ConnectionError if the answer breaks off midway."""
         if PASSED_ON in request.headers:
             raise NoLeader(
-                "another daemon passed this request on, and this one does not lead either",
-                hint="the daemons learn who leads within a second; ask again in a moment",
+                "another daemon forwarded this request, but this one does not lead either",
+                hint="the daemons learn who leads within a second; try again in a moment",
             )
         leader = self._leader()
         if not leader:
             raise NoLeader(
                 "no daemon leads at the moment" + (f": {trouble}" if (trouble := self._trouble()) else ""),
-                hint="tasks go on; ask again in a moment",
+                hint="tasks keep running; try again in a moment",
             )
         if self._proxy is None:
             # Not `raw_path`: a request line may name a whole URL.

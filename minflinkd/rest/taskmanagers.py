@@ -49,11 +49,11 @@ class TaskManagerRoutes:
         return json_answer(TaskManagerDetails(**_fields(info), allocated_slots=slots))
 
     async def drain(self, request: web.Request) -> web.Response:
-        """Answer 202: the TaskManager gives out no more slots, its jobs leave it, and then it ends (A15b)."""
+        """Answer 202: the TaskManager gives out no more slots, its jobs move away, and then it ends (A15b)."""
         return await self._set_draining(resource_id(request), draining=True)
 
     async def undo_drain(self, request: web.Request) -> web.Response:
-        """Answer 200: the TaskManager gives slots again. Jobs that have left it do not come back."""
+        """Answer 200: the TaskManager gives out slots again. Jobs that have left it do not come back."""
         return await self._set_draining(resource_id(request), draining=False)
 
     async def _set_draining(self, wanted: ResourceId, *, draining: bool) -> web.Response:

@@ -12,16 +12,16 @@ from minflinkd.runtime.units import decode_unit, encode_unit
 
 
 class ProtocolError(MinflinkError):
-    """Bytes that do not belong to this protocol. If they are no frame, the connection that they came from is closed."""
+    """Bytes that do not belong to this protocol. If they are not even a frame, their connection is closed."""
 
     code = "rpc-protocol"
     consequence = Consequence.FATAL
 
 
 class UnreadableMessage(ProtocolError):
-    """A frame whose message this version does not know, or cannot read. The frames after it can still be read.
+    """A frame with a message that this version does not know or cannot read. Later frames can still be read.
 
-    Nothing was done about the message. No job is at fault: the other side has another version.
+    The message had no effect. No job is at fault: the other side has another version.
     """
 
     consequence = Consequence.REFUSED
@@ -55,7 +55,7 @@ class Failure(msgspec.Struct, frozen=True, tag_field="frame", tag="failure"):
 
 Frame = Ask | Tell | Answer | Failure
 
-_TO_DO = "both sides must run the same version of minflinkd, or versions next to each other: upgrade the older side"
+_TO_DO = "both sides must run the same version of minflinkd, or adjacent versions: upgrade the older side"
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=encode_unit)
 _frames: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)

@@ -31,7 +31,7 @@ R = TypeVar("R")
 _LENGTH = struct.Struct("!I")
 MAX_FRAME = 64 * 1024 * 1024  # bytes; larger messages travel as blobs (B3)
 WRITE_BUFFER = 8 * 1024 * 1024  # bytes; a peer that lets more than this pile up is cut off
-UNKNOWN = "unknown"  # what messages of unknown types are counted as
+UNKNOWN = "unknown"  # the label under which messages of unknown types are counted
 LOGGED_TYPES = 100
 FLUSH_TIMEOUT = 1.0  # seconds that a peer has to read the rest when the connection closes
 
@@ -53,23 +53,25 @@ def write_frame(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 class Connection:
-    """A Route to the parties at the other end. `local` finds the mailbox that a frame is for.
+    """A Route to the parties at the other end. `local` finds the mailbox for a frame.
 
     `protocol` is the version that both ends agreed on (A15a).
 
-    A message of another version that cannot be read ends neither the connection nor what others do on it. A request is
-    answered with an error. An answer that cannot be read leaves the outcome open, so it counts as lost. A notice is
-    dropped and counted by type in `unreadable`. That is allowed between TaskManager and daemon, where every notice is
-    repeated in substance by a request:
+    If a message of another version cannot be read, the connection and everything else on it continue. A request is
+    answered with an error. An unreadable answer leaves the outcome open, so it counts as lost. A notice is dropped and
+    counted by type in `unreadable`. A TaskManager and a daemon may drop a notice, because a request repeats its
+    content:
 
-        SlotsFree          the next HeartbeatFromTaskManager has the same report; until then slots lie idle
+        SlotsFree          the next HeartbeatFromTaskManager has the same report; until then slots are idle
         JobMasterChanged   HeartbeatAnswer names all JobMasters; until then a job's tasks wait for their new leader
         TaskManagerLost    the JobMaster's own heartbeat times out; the job restarts later by that timeout
-        TaskProgress       the next one, and JobHeartbeatAnswer, have all figures
+        TaskProgress       the next TaskProgress, and JobHeartbeatAnswer, have all figures
 
-    Do not add a notice of which this is not true: make it a request, which is repeated until it is answered.
-    A session child's notices are not repeated. After a lost TaskFailed or InputEnded, all others would believe
-    forever that the task runs. So its connection has no `unreadable`, and is cut: the session is lost and replaced.
+    Do not add a notice that no request repeats. Make it a request instead, which is repeated until it is answered.
+
+    A session child's notices are not repeated. After a lost TaskFailed or InputEnded, everybody else would believe
+    forever that the task is running. So this connection has no `unreadable`: an unreadable notice closes it, and the
+    session is lost and replaced.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class Connection:
         self._writer = writer
         self._local = local
         self._unreadable = unreadable
-        self._told: set[str] = set()  # the unreadable messages that the log has already
+        self._told: set[str] = set()  # the unreadable messages that are already logged
         self._on_close = on_close
         self._codec = Codec()
         self._open: dict[int, tuple[type[Request[Any]], asyncio.Future[Any]]] = {}
@@ -187,7 +189,7 @@ class Connection:
         if kind is not None and future is not None and not future.done():
             try:
                 future.set_result(self._codec.decode_answer(kind, body))
-            except UnreadableMessage as error:  # the request was carried out, but nobody can say with what result
+            except UnreadableMessage as error:  # the request was carried out, but its result is unknown
                 self._tell_unreadable(f"the answer to {kind.__name__}", error)
                 future.set_exception(Unreachable(error.message, hint=error.hint))
 
@@ -232,12 +234,10 @@ class Connection:
         self._tasks.job(frame.type, deliver_notice(mailbox, notice, fence))
 
     def _tell_unreadable(self, what: str, error: UnreadableMessage) -> None:
-        """Log it once: the peer sends such a message again and again."""
+        """Log it once, because the peer may send such a message again and again."""
         if what not in self._told and len(self._told) < LOGGED_TYPES:
             self._told.add(what)
-            log.warning(
-                "a message cannot be read and is passed over", connection=self.name, message=what, error=str(error)
-            )
+            log.warning("a message cannot be read and is ignored", connection=self.name, message=what, error=str(error))
 
     def _close(self) -> None:
         if self.closed:

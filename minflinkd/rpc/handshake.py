@@ -1,14 +1,14 @@
 """The first three frames of a connection between a TaskManager and its daemon.
 
-    daemon       Challenge   a nonce, and the versions of the protocol that it speaks
-    TaskManager  Hello       its address, a nonce, the versions that it speaks, and a proof
+    daemon       Challenge   a nonce, and the protocol versions that it speaks
+    TaskManager  Hello       its address, a nonce, the protocol versions that it speaks, and a proof
     daemon       Welcome     a proof
 
 Both prove that they know the cluster's secret: HMAC-SHA256 over both nonces, the address and both ranges of versions.
-So nobody between them can make them speak an older version than they could. The secret itself is never sent.
+So nobody between them can make them speak an older version than necessary. The secret itself is never sent.
 
-These frames come before any version is agreed on. So they keep their form in all versions: a field may be added if it
-has a default; none is removed or renamed, and the proof stays over the same fields.
+Both sides send these frames before they agree on a version. So the frames keep their form in all versions: a field may
+be added if it has a default, no field is removed or renamed, and the proof always covers the same fields.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ async def introduce(
     try:
         welcome = msgspec.msgpack.decode(await read_frame(reader, LIMIT), type=Welcome)
     except asyncio.IncompleteReadError as error:
-        raise Unreachable("the daemon refused the handshake", hint="is it the same cluster secret?") from error
+        raise Unreachable("the daemon refused the handshake", hint="do both have the same cluster secret?") from error
     if not hmac.compare_digest(_proof(secret, "server", challenge, address, nonce, spoken), welcome.proof):
         raise AuthenticationFailed("the daemon does not know the cluster's secret")
     return protocol

@@ -39,10 +39,10 @@ class LocalNetwork:
 
     For the metrics, `outcomes` counts the requests of parties here by (message type, outcome). `fenced` counts by type
     the messages, from anywhere, that parties here refused because of their token (R1). `unreadable` counts by type the
-    notices that arrived here and were dropped because this version cannot read them (A15a).
+    incoming notices that were dropped because this version cannot read them (A15a).
 
-    `leads`: whether the parties here may send to other processes. A daemon that is not certain to lead sends nothing
-    to TaskManagers: no deployment, no trigger, no cancellation (A11).
+    `leads`: whether the parties here may send to other processes. A daemon that is not certain to lead sends nothing to
+    TaskManagers: no deployment, no trigger, no cancellation (A11).
     """
 
     def __init__(self, *, leads: Callable[[], bool] = lambda: True) -> None:
@@ -108,7 +108,7 @@ class LocalNetwork:
                 self.route_to(target).tell(target, notice, fence=fence)
 
     def route_to(self, target: Address) -> Route:
-        """Return the way to a party in another process. Raises Unreachable."""
+        """Return the route to a party in another process. Raises Unreachable."""
         route = self._routes.get(target, self._default)
         if route is None:
             raise Unreachable(f"nobody answers at {target}")

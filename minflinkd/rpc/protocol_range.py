@@ -1,9 +1,9 @@
-"""Which versions of the protocol a process speaks, and which one two processes agree on (A15a).
+"""Which protocol versions a process speaks, and on which version two processes agree (A15a).
 
-The protocol's version has nothing to do with the version of the package: most releases change no message in a way that
-the release before would not understand, and leave it as it is. It is raised for a change that the rules of
-`rpc.messages` do not allow. A daemon then speaks two versions, its own and the one before, so that it takes over the
-TaskManagers of the daemon before it; `Connection.protocol` says which of them the other side speaks.
+The protocol version is independent of the package version. Most releases keep it, because the previous release still
+understands all their messages. Raise it for a change that the rules of `rpc.messages` do not allow. A daemon then
+speaks two versions, its own and the previous one, so that it can adopt the TaskManagers of the previous daemon.
+`Connection.protocol` is the version that both sides use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
 PROTOCOL_VERSION = 1
-OLDEST_PROTOCOL = 1  # the version before PROTOCOL_VERSION, once there is one
+OLDEST_PROTOCOL = 1  # PROTOCOL_VERSION - 1, as soon as that exists
 
 
 class ProtocolMismatch(MinflinkError):
@@ -30,7 +30,7 @@ class ProtocolRange(NamedTuple):
     newest: int
 
     def meets(self, other: ProtocolRange) -> bool:
-        """Whether there is a version in both."""
+        """Whether both contain the same version."""
         return max(self.oldest, other.oldest) <= min(self.newest, other.newest)
 
     def __str__(self) -> str:

@@ -32,7 +32,7 @@ BACKLOG = 1024  # connections waiting to be accepted: all TaskManagers reconnect
 RECONNECT_FIRST = 0.1  # seconds
 RECONNECT_LONGEST = 3.0
 RECONNECT_TO_ONE_OF_MANY = 0.5  # the longest pause if there are several daemons
-HEAD_START = 1.0  # seconds for the other daemons, after one has fallen silent
+HEAD_START = 1.0  # seconds by which the other daemons are tried before the one that has fallen silent
 HEARTBEAT_TIMEOUT = 5.0  # seconds
 SILENT_TIMEOUTS = 3  # heartbeat timeouts without a sign of life from the other host
 LONGEST_SILENCE = 3600.0  # seconds; the kernel accepts it, and nobody needs more
@@ -141,9 +141,9 @@ class RpcUplink(Component):
 
     A connection is cut if the daemon's host gives no sign of life for a few heartbeat timeouts (seconds).
 
-    If there are `others`, one daemon of them all leads, and only that one lets TaskManagers connect. All are tried at
-    the same time, so one whose host is gone delays nobody. A daemon that says nothing for a heartbeat timeout may have
-    been replaced: then the others are tried first.
+    If there are `others`, one of all the daemons leads, and only the leader accepts TaskManagers. All are tried at the
+    same time, so a daemon whose host is gone causes no delay. A daemon that sends nothing for a heartbeat timeout may
+    have been replaced: then the others are tried first.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class RpcUplink(Component):
             pause = min(pause * 2, self._longest)
 
     async def _first_connection(self, silent: _Place | None) -> tuple[_Place, Connection]:
-        """Return the first connection that one of the daemons accepts. The silent one is tried a little later."""
+        """Return the first connection that a daemon accepts. The silent daemon is tried a little later."""
         tries = {
             asyncio.create_task(self._accepted(place, after=HEAD_START * (place == silent))): place
             for place in self._places
@@ -210,7 +210,7 @@ class RpcUplink(Component):
             await asyncio.wait(tries)
             for each in tries:
                 if each is not found and not each.cancelled() and each.exception() is None:
-                    await each.result().aclose()  # it was too late
+                    await each.result().aclose()  # another daemon accepted first
 
     async def _accepted(self, place: _Place, *, after: float) -> Connection:
         """Try to connect to one daemon until it accepts."""
@@ -227,7 +227,7 @@ class RpcUplink(Component):
             pause = min(pause * 2, self._longest)
 
     async def _use(self, connection: Connection) -> bool:
-        """Use a connection until it ends. Return whether that is because the daemon has fallen silent."""
+        """Use a connection until it ends. Return True if it ended because the daemon fell silent."""
         self._connection = connection
         self._network.default_route(connection)
         self.connected.set()
@@ -242,13 +242,13 @@ class RpcUplink(Component):
             await connection.aclose()
 
     async def _wait_until_silent(self, connection: Connection) -> bool:
-        """Return True if the daemon says nothing for a heartbeat timeout, False if the connection is closed."""
+        """Return True when the daemon sends nothing for a heartbeat timeout, False when the connection is closed."""
         clock = asyncio.get_running_loop().time
         began = clock()
         while not connection.closed:
             left = max(began, connection.heard_at) + self._heartbeat_timeout - clock()
             if left <= 0:
-                log.warning("the daemon says nothing; another one may lead", connection=connection.name)
+                log.warning("the daemon sends nothing; another daemon may lead", connection=connection.name)
                 return True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):

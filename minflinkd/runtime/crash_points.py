@@ -1,4 +1,4 @@
-"""Named points between the steps of what is done with a job, at which fault tests make a process kill itself.
+"""Named points between the steps of a checkpoint, a submission and so on, at which fault tests kill a process.
 
 `MINFLINKD_CRASH_AT` is read once, when the process starts. Its child processes inherit it:
 
@@ -48,22 +48,22 @@ class CrashPoint(StrEnum):
     NOTIFIED = "notified"  # daemon: a task has confirmed; this is not recorded yet
     SUBSUME = "subsume"  # daemon: an older checkpoint's metadata is deleted; its files still exist
     DELETED = "deleted"  # daemon: files that no checkpoint refers to are deleted; this is not recorded yet
-    SUBMISSION_CHECKED = "submission-checked"  # the job is checked; nothing of it is stored but its artifacts
+    SUBMISSION_CHECKED = "submission-checked"  # the job is checked; only its artifacts are stored
     SUBMISSION_STORED = "submission-stored"  # the job is stored; it has no JobMaster yet
     SUBMISSION_STARTED = "submission-started"  # its JobMaster is up; the client has no answer
     SAVEPOINT_CUT = "savepoint-cut"  # its checkpoint is complete and published; nothing is copied
     SAVEPOINT_COPIED = "savepoint-copied"  # everything is copied; its metadata is missing
-    SAVEPOINT_WRITTEN = "savepoint-written"  # it is complete; nobody knows, and a job to be stopped goes on
+    SAVEPOINT_WRITTEN = "savepoint-written"  # it is complete; nobody knows this, and a job that is to stop still runs
     RESTART_ACCEPTED = "restart-accepted"  # the new version is stored; the old one runs
     RESTART_STOPPED = "restart-stopped"  # the current version has stopped; no other is current yet
     RESTART_SWITCHED = "restart-switched"  # another version is current; none of its tasks run
     RESTART_RUNNING = "restart-running"  # the new version's tasks run; it has completed no checkpoint
     RESTART_PROVEN = "restart-proven"  # its first checkpoint is complete; the old version is still stored
     END_CANCELLED = "end-cancelled"  # it is stored that the job is cancelled; its tasks run
-    END_REACHED = "end-reached"  # the job has ended in one way or the other; its result is not stored
-    END_WRITTEN = "end-written"  # the result is stored; so is the job
-    END_STORED = "end-stored"  # the job is deleted from the store; its checkpoints and artifacts are there
-    END_CLEANED = "end-cleaned"  # nothing is left to be deleted; the result still says that something is
+    END_REACHED = "end-reached"  # the job has ended, in whatever state; its result is not stored
+    END_WRITTEN = "end-written"  # both the result and the job are stored
+    END_STORED = "end-stored"  # the job is deleted from the store; its checkpoints and artifacts still exist
+    END_CLEANED = "end-cleaned"  # everything is deleted, but the stored result is still marked `dirty`
 
 
 _OTHERS = ("SUBMISSION_", "SAVEPOINT_", "RESTART_", "END_")

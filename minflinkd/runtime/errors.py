@@ -36,7 +36,7 @@ class Consequence(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Consequence:
-        return cls.RETRYABLE  # sent by a later version: no job ends because of a word that is not known here
+        return cls.RETRYABLE  # from a later version: an unknown word must not end a job
 
 
 class Kind(StrEnum):
@@ -47,7 +47,7 @@ class Kind(StrEnum):
     NOT_FOUND = "not-found"  # what the request names does not exist, or no longer
     CONFLICT = "conflict"  # it exists, but its state does not allow the request
     STOPPING = "stopping"  # the daemon ends: it undoes what is under way, and takes nothing new
-    NO_LEADER = "no-leader"  # no daemon leads at the moment: nothing of the request was done
+    NO_LEADER = "no-leader"  # no daemon leads at the moment, so the request had no effect
     CLUSTER = "cluster"  # a process is away, busy or replaced, or slots were taken back; no job is at fault
     SESSION_LOST = "session-lost"  # all tasks in a TaskManager's Spark session ended with it
     SESSION_TAKEN = "session-taken"  # the session holds what keeps the job out; another session may have room

@@ -63,7 +63,7 @@ class IdSource:
 
 
 def epoch_of(leader_id: LeaderId | None) -> int:
-    """Return the epoch of the daemon's leadership under which the id was made (A11); 0 if it does not say."""
+    """Return the epoch of the leadership in which the id was made (A11); 0 if the id has none."""
     return int(leader_id[:8], 16) if leader_id is not None and _HEX32.fullmatch(leader_id) else 0
 
 

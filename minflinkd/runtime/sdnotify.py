@@ -32,7 +32,7 @@ class SystemdNotifier:
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self, status: str = "", *, within: float | None = None) -> None:
-        """Report that the end has begun. `within`: seconds that it may take, if the unit allows fewer."""
+        """Report that the end has begun. `within`: how many seconds it may take, even if the unit allows fewer."""
         extended = () if within is None else (f"EXTEND_TIMEOUT_USEC={int(within * 1e6)}",)
         self._send("STOPPING=1", *_status(status), *extended)
 

@@ -1,9 +1,9 @@
-"""A backend that is written only while this daemon leads (A11).
+"""A backend that accepts writes only while this daemon leads (A11).
 
-Example: a leader is stopped for a minute (SIGSTOP), and another daemon leads meanwhile. When the first one wakes up it
-sees that no TaskManager has sent a heartbeat, restarts its jobs, and would delete what their tasks have staged: output
-of tasks that the other daemon has adopted. The storage cannot tell who asks. So the daemon asks itself, before each
-request that changes something, and also before each repetition of one.
+Example: a leader is stopped for a minute (SIGSTOP), and another daemon leads meanwhile. When the old leader wakes up,
+it sees that no TaskManager has sent a heartbeat, and restarts its jobs. For this it would delete the staged output of
+their tasks, but the other daemon has adopted these tasks. The storage cannot know who sends a request. So the daemon
+checks that it leads before each request that changes something, and before each retry.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from minflinkd.storage.wrapper import StorageWrapper
 
 
 class WrittenByLeader(StorageWrapper):
-    """Refuses what changes something once `leads` returns False. Reading stays possible."""
+    """Refuses requests that change something while `leads` returns False. Reading stays possible."""
 
     def __init__(self, inner: Storage, leads: Callable[[], bool]) -> None:
         super().__init__(inner)
@@ -57,8 +57,8 @@ class WrittenByLeader(StorageWrapper):
         """Raises StorageUnavailable."""
         if not self._leads():
             raise StorageUnavailable(
-                f"{self.scheme[0]}: {path} is left alone: this daemon leads no more, or does not know",
-                hint="the daemon that leads goes on from here",
+                f"{self.scheme[0]}: {path} is not changed: it is not certain that this daemon leads",
+                hint="the leader continues from here",
                 settled=True,
             )
 
@@ -79,5 +79,5 @@ class _Writer(Writer):
         return await self._inner.commit()
 
     async def abort(self) -> None:
-        """Delete what only this writer knows of. Nobody else needs it."""
+        """Delete data that only this writer knows of. This is allowed without a check, because nobody else needs it."""
         await self._inner.abort()

@@ -48,7 +48,7 @@ class Storages:
     def __init__(self, options: Mapping[str, str] | None = None, *, leads: Callable[[], bool] | None = None) -> None:
         """`options` are the values below `storage.`, by `<scheme>.<option>`. Raises InvalidStorageOption.
 
-        With `leads`, everything that changes something is refused while it returns False (`storage.leading`).
+        With `leads`, requests that change something are refused while it returns False (`storage.leading`).
 
         Imports the backends of these schemes now rather than at first use, because that may take a second.
         """

@@ -1,4 +1,4 @@
-"""What the TaskManager does for jobs: attempts and their snapshots. This is the supervisor's side of it.
+"""What the TaskManager does for jobs: attempts and their snapshots. This is the supervisor's side.
 
 `core.TaskManagerCore` decides about slots, JobMasters and the registration. This module carries out its decisions about
 tasks, and reports the results back to it. Events in the session child arrive as notices.
@@ -184,7 +184,7 @@ class TaskExecutor(Component):
         return request
 
     def _offered(self, offers: tuple[m.SlotOffer, ...]) -> tuple[m.OfferedTask, ...]:
-        """Return the tasks on these slots that were not told to end, and those that failed while nobody led the job."""
+        """Return the tasks on these slots that run and need not end, or that failed while there was no JobMaster."""
         slots = {offer.allocation_id for offer in offers}
         running = {a for a, r in self.core.slots.attempts.items() if r.allocation_id in slots and not r.ending}
         live = {a for a in running if a in self.attempts and a not in self._endings}
@@ -194,7 +194,7 @@ class TaskExecutor(Component):
         )
 
     def _missed(self, attempt: Attempt) -> bool:
-        """Whether it has failed, and the present JobMaster can only learn that from an offer (A14a)."""
+        """Whether it has failed, and the present JobMaster can learn this only from an offer (A14a)."""
         job = self.core.slots.jobs.get(attempt.deployment.job.job_id)
         replaced = job is not None and job.leader != attempt.leader
         return attempt.status.state is m.TaskState.FAILED and (attempt.untold or replaced)
@@ -267,7 +267,7 @@ class TaskExecutor(Component):
         if attempt is not None:
             await self._snapshots.commit_at_end(attempt, request.completed)
             await self._end(attempt)
-            if attempt.status.state is m.TaskState.FAILED:  # whoever cancels it knows, or need not
+            if attempt.status.state is m.TaskState.FAILED:  # whoever cancels it knows this, or need not
                 self.attempts.pop(request.attempt_id, None)
         return m.Done()
 
@@ -325,13 +325,13 @@ class TaskExecutor(Component):
             self._deployer.release_artifacts(attempt.deployment.job)
 
     async def _tell_statuses(self, attempt: Attempt) -> None:
-        """Report every change of state. A failure that no JobMaster has heard of is offered to the next one."""
+        """Report every change of state. If no JobMaster has taken the report of a failure, offer it to the next one."""
         await self._job_masters.tell_statuses(attempt)
         if not attempt.untold:
             self.attempts.pop(attempt.deployment.attempt_id, None)
 
     def _drop_untold(self, job_id: JobId, task_id: TaskId | None = None) -> None:
-        """Forget failures that nobody need hear of any more: of this task, or of all tasks of the job."""
+        """Forget failures that need not be reported any more: of this task, or of all tasks of the job."""
         for attempt_id, attempt in list(self.attempts.items()):
             deployed = attempt.deployment
             if attempt.untold and deployed.job.job_id == job_id and task_id in (None, deployed.task.id):

@@ -323,7 +323,7 @@ async def test_a_daemon_with_another_secret_is_kept_out_and_says_so(
         if not leads_first:
             await own.aclose()
         async with Host(tmp_path, "b", zookeeper.address, secret="t" * 64).daemon() as other:
-            await not_ready(other, "other-cluster: the daemons of this cluster have another secret")
+            await not_ready(other, "other-cluster: the cluster has another secret")
             assert not other.leads
 
 
@@ -332,7 +332,7 @@ async def test_a_daemon_with_another_secret_is_kept_out_and_says_so(
     [
         (
             b'{"format":99,"cluster_id":"0","secret":""}',
-            "is of a later minflinkd (format 99; this one reads 1)",
+            "is from a later minflinkd (format 99; this one reads 1)",
         ),
         (b"somebody else's", "does not say which cluster it belongs to"),
     ],

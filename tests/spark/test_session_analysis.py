@@ -168,7 +168,7 @@ async def test_a_connector_that_is_not_there_is_a_fault(child: Child) -> None:
     """pyspark does not include Kafka's connector (J4)."""
     out = Vertex(id=VertexId("out"), inputs=inputs("numbers"), sink=Sink(format="kafka", options={"topic": "x"}))
     (fault,) = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(1), out),)))).faults
-    assert "Spark's Kafka connector is not there" in fault.problem
+    assert "Spark's Kafka connector is not installed" in fault.problem
 
 
 async def test_what_was_analysed_is_not_built_again_when_it_is_deployed(child: Child, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ async def test_what_kafka_cannot_write_is_found_before_the_start(child: Child, k
     """The fault names the column that Kafka needs (J4)."""
     query = task(rate(10), sql("rows", "SELECT 1 AS n FROM numbers", "numbers"), to_topic(kafka, "numbers"))
     (fault,) = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(query,)))).faults
-    assert "writes a column `value`, and gets n" in fault.problem
+    assert "writes a column `value`, but gets n" in fault.problem
 
 
 @pytest.mark.slow

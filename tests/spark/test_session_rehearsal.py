@@ -195,5 +195,5 @@ async def test_a_join_of_other_sides_is_refused_though_spark_would_take_it(child
     before = Before(child, tmp_path)
     await before.ran(version("l", "r"))
     assert await before.verdicts(version("r", "l")) == {}, "what is refused anyway Spark is not asked"
-    with pytest.raises(RemoteError, match="of another join"):
+    with pytest.raises(RemoteError, match="to another join"):
         await before.starts(version("r", "l"))

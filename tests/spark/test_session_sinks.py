@@ -84,7 +84,7 @@ async def test_a_collect_sink_keeps_the_last_rows(child: Child, tmp_path: Path) 
     attempt = await child.run(job(), task(rate(10), sink("numbers", format="collect", options={"rows": "30"})))
     await child.batches(attempt, 4)
     collected = await child.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("out")))
-    with pytest.raises(MinflinkError, match="numbers is no collect sink"):
+    with pytest.raises(MinflinkError, match="numbers is not a collect sink"):
         await child.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("numbers")))
     await child.stop(attempt)
     values = [json.loads(row.row)["value"] for row in collected.rows]

@@ -118,5 +118,5 @@ def _no_set_up(timeout: float) -> ErrorInfo:
         code="checkpoint-expired",
         message=f"no checkpoint id could be reserved within {timeout:g} s",
         consequence=Consequence.RETRYABLE,
-        hint="does the storage of the checkpoints answer?",
+        hint="check that the storage of the checkpoints answers",
     )

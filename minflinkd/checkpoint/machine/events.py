@@ -70,9 +70,9 @@ class TasksStopped:
 
 @dataclass(frozen=True)
 class TasksAdopted:
-    """These attempts run already, and knew an earlier coordinator (A14a). Those of other tasks may be deployed yet.
+    """These attempts already ran under an earlier coordinator (A14a). Other tasks may still be deployed.
 
-    `unsettled`: checkpoints whose end the attempts were not told. Those that did not complete never will.
+    `unsettled`: checkpoints whose end the attempts do not know. Those that are not complete never will be.
     """
 
     attempts: frozenset[AttemptId]

@@ -159,7 +159,7 @@ def _tasks_running(this: Step, attempts: dict[TaskId, AttemptId], *, periodic: b
 
 
 def _tasks_adopted(this: Step, attempts: frozenset[AttemptId], unsettled: frozenset[int]) -> None:
-    """Let the attempts go on where an unfinished checkpoint holds them up. They are told of complete ones later."""
+    """Let the attempts continue if an unfinished checkpoint holds them up. They learn of complete ones later."""
     this.set(survivors=attempts)
     completed = {checkpoint.checkpoint_id for checkpoint in this.state.completed}
     for number in sorted(unsettled - completed):

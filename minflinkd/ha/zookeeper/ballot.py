@@ -1,7 +1,7 @@
-"""The claims of one daemon in ZooKeeper: ephemeral nodes in a sequence, of which the lowest leads.
+"""The claims of one daemon in ZooKeeper: ephemeral, sequential nodes. The claim with the lowest number leads.
 
-A node's number is never given twice, and no node can come before one that exists. So a claim that is first
-stays first for as long as it exists, and a write that checks its existence is a write of the leader (`fence`).
+ZooKeeper never reuses a number, and a new node gets a higher number than all before it. So a claim that is first stays
+first for as long as it exists, and a write that checks that it exists is a write of the leader (`fence`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class ZooKeeperBallot:
         self._election = f"{root}/{ELECTION}"
         self._prefix = f"c-{secrets.token_hex(8)}-"  # finds our node if the answer to its creation is lost
         self._claim: str | None = None  # the node's name
-        self._watch: _Watch | None = None  # of the claim before
+        self._watch: _Watch | None = None  # of the claim before this one
 
     @property
     def fence(self) -> Fence:
-        """The operation that must be part of each transaction of the present leadership. Raises ClaimGone."""
+        """The check that each transaction of the present leadership must contain. Raises ClaimGone."""
         if self._claim is None:
             raise ClaimGone("this daemon takes no part in the election")
         return ("check", f"{self._election}/{self._claim}", -1)
@@ -82,8 +82,8 @@ class ZooKeeperBallot:
         return epoch
 
     async def confirm(self) -> None:
-        # A transaction, because a majority of the servers must agree to it. A server that is cut off from the others
-        # answers reads for a while, from what it knew, and would still see a claim that is long gone.
+        # Use a transaction, because a majority of the servers must agree to it. A server that is cut off from the
+        # others answers reads from old data for a while, and would still see a claim that no longer exists.
         await self._fenced()
 
     async def describe(self, member: Member) -> None:
@@ -133,7 +133,7 @@ class ZooKeeperBallot:
 
 
 class _Watch:
-    """Learns that something has happened to a node. kazoo keeps one watch once, however often it is set."""
+    """Notices a change of a node. kazoo registers the same watch only once, however often it is set."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -148,7 +148,7 @@ class _Watch:
 async def transact(session: ZooKeeperSession, fence: Fence, *operations: tuple[Any, ...]) -> None:
     """Do all operations if this daemon leads, otherwise none.
 
-    Raises ClaimGone, ServiceUnavailable, ServiceRefused, or what ZooKeeper says of the first operation that failed.
+    Raises ClaimGone, ServiceUnavailable, ServiceRefused, or ZooKeeper's error for the first operation that failed.
     """
     try:
         await session.transact(fence, *operations)

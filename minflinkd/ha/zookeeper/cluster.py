@@ -1,4 +1,4 @@
-"""All that one daemon has in ZooKeeper: its session, its claims, and the cluster's records."""
+"""Everything that one daemon uses in ZooKeeper: its session, its claims, and the cluster's records."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ log = structlog.get_logger(__name__)
 
 
 class OtherCluster(MinflinkError):
-    """What is in ZooKeeper belongs to another cluster, to a later minflinkd, or to another program."""
+    """The data in ZooKeeper belongs to another cluster, to a later minflinkd, or to another program."""
 
     code = "other-cluster"
     consequence = Consequence.REFUSED
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
-    """What the first daemon of a cluster wrote about it."""
+    """What the first daemon of a cluster wrote about the cluster."""
 
     format: int
     cluster_id: str
@@ -58,14 +58,14 @@ class LeaderRecords:
         self.jobs = Location(self._resilient, SCHEME, "/jobs")
 
     async def sweep(self) -> None:
-        """Delete what earlier leaders left of large records. Raises nothing: the next leader does it otherwise."""
+        """Delete earlier leaders' unreferenced files of large records. Raises nothing: the next leader tries again."""
         try:
             count = await self._records.sweep()
         except MinflinkError as error:
-            log.warning("large records that nothing names are left for the next leader", error=told(error))
+            log.warning("unreferenced large records are left for the next leader", error=told(error))
             return
         if count:
-            log.info("large records that nothing names are deleted", files=count)
+            log.info("unreferenced large records are deleted", files=count)
 
     async def aclose(self) -> None:
         await self._resilient.aclose()
@@ -85,7 +85,7 @@ class ZooKeeperCluster(Component):
         self._session = ZooKeeperSession(
             servers,
             session_timeout=timeout,
-            request_timeout=max(1.0, timeout / 3),  # then there is time to ask another server within the lease
+            request_timeout=max(1.0, timeout / 3),  # leaves time to ask another server within the lease
             credentials=credentials(options.zookeeper),
             on_disconnect=lambda: None if self.elector is None else self.elector.disconnected(),
             on_expiry=lambda: None if self.elector is None else self.elector.gone("the session with ZooKeeper expired"),
@@ -99,14 +99,14 @@ class ZooKeeperCluster(Component):
         await self._session.aclose()
 
     def records(self, cluster_id: str, epoch: int) -> LeaderRecords:
-        """Return the records as the leader of this epoch writes them. Call it while it leads. Raises ClaimGone."""
+        """Return the records for the leader of this epoch. Call this only while it leads. Raises ClaimGone."""
         overflow = self._storage_dir.child(cluster_id, OVERFLOW)
         return LeaderRecords(
             ZooKeeperRecords(self._session, self._root, fence=self.ballot.fence, epoch=epoch, overflow=overflow)
         )
 
     async def cluster_id(self) -> str:
-        """Return the cluster's id, made by the first daemon.
+        """Return the cluster's id, which the first daemon created.
 
         Raises OtherCluster, ServiceUnavailable, ServiceRefused.
         """
@@ -128,18 +128,18 @@ class ZooKeeperCluster(Component):
             ) from error
         if found.format > FORMAT:
             raise OtherCluster(
-                f"{node} in ZooKeeper is of a later minflinkd (format {found.format}; this one reads {FORMAT})",
+                f"{node} in ZooKeeper is from a later minflinkd (format {found.format}; this one reads {FORMAT})",
                 hint="install that version or a later one: a downgrade would lose jobs",
             )
         if found.secret != self._fingerprint:
             raise OtherCluster(
-                "the daemons of this cluster have another secret than this one",
+                "the cluster has another secret than this daemon",
                 hint="copy the file of security.secret-file from a host whose daemon leads, or set another "
                 "high-availability.cluster-id",
             )
         if not _CLUSTER_ID.fullmatch(found.cluster_id):  # it becomes part of paths
             raise OtherCluster(
-                f"{node} in ZooKeeper holds no cluster id: {found.cluster_id[:80]!r}",
+                f"{node} in ZooKeeper contains no cluster id: {found.cluster_id[:80]!r}",
                 hint="restore it from a backup, or set another high-availability.cluster-id and start the jobs from "
                 "their checkpoints",
             )

@@ -1,9 +1,9 @@
-"""Who this daemon is to ZooKeeper: a user and a password from a file, shown by `digest` or by SASL.
+"""How this daemon authenticates to ZooKeeper: user and password from a file, by `digest` or by SASL.
 
-digest  ZooKeeper's own scheme. The password goes over the network as it is.
-sasl    DIGEST-MD5, for servers that ask for it (`sessionRequireClientSASLAuth`). Only a proof of the password is sent.
+digest  ZooKeeper's own scheme. The password is sent in clear text.
+sasl    DIGEST-MD5, for servers that require it (`sessionRequireClientSASLAuth`). Only a proof of the password is sent.
 
-In both cases the nodes that this daemon makes belong to its user: nobody else can read or write them.
+In both cases the nodes that this daemon creates belong to its user: nobody else can read or write them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SASL_FILE = "high-availability.zookeeper.client.sasl-file"
 
 
 class UnusableDigest(MinflinkError):
-    """The file with the password for ZooKeeper cannot be read, or holds none."""
+    """The file with the password for ZooKeeper cannot be read or contains no password; or a package is missing."""
 
     code = "unusable-zookeeper-digest"
     consequence = Consequence.REFUSED
@@ -31,9 +31,9 @@ class UnusableDigest(MinflinkError):
 
 @dataclass(frozen=True)
 class Credentials:
-    user: str = ""  # empty: everybody may read and write what this daemon makes
+    user: str = ""  # empty: everybody may read and write the nodes that this daemon creates
     password: str = field(default="", repr=False)
-    option: str = DIGEST_FILE  # that names the file
+    option: str = DIGEST_FILE  # the option that names the file
 
     @property
     def sasl(self) -> bool:
@@ -54,11 +54,11 @@ class Credentials:
 
 
 def credentials(options: ZooKeeper) -> Credentials:
-    """Return what the options say. Raises UnusableDigest."""
+    """Return the credentials that the options name. Raises UnusableDigest."""
     if options.sasl_file:
         if importlib.util.find_spec("puresasl") is None:
             raise UnusableDigest(
-                f"{SASL_FILE} is set, and the package pure-sasl is not installed",
+                f"{SASL_FILE} is set, but the package pure-sasl is not installed",
                 hint="pip install 'minflinkd[zookeeper-sasl]'",
             )
         return _read(options.sasl_file, SASL_FILE)
@@ -75,5 +75,7 @@ def _read(file: str, option: str) -> Credentials:
         ) from error
     user, _, password = found.partition(":")
     if not user or not password or "\n" in found:
-        raise UnusableDigest(f"{file} ({option}) does not hold user:password", hint="write both into it, on one line")
+        raise UnusableDigest(
+            f"{file} ({option}) does not contain user:password", hint="write both into the file, on one line"
+        )
     return Credentials(user, password, option)

@@ -1,4 +1,4 @@
-"""Small objects in ZooKeeper that only the leader can write or delete (A11a, A12), as a storage like any other.
+"""Small objects in ZooKeeper that only the leader can write or delete (A11a, A12), with the interface of a storage.
 
 Each write and each deletion is one transaction with a check of the leader's claim. So ZooKeeper refuses a daemon that
 no longer leads, whatever that daemon believes. A node's data begins with one letter:
@@ -6,8 +6,9 @@ no longer leads, whatever that daemon believes. A node's data begins with one le
     i<data, compressed>   the object itself
     p<size>:<name>        the size and name of a file in `overflow`, for objects that are too large for a node
 
-A file in `overflow` has the epoch of its leader in its name, and the name is never used again. It is written before the
-node that names it and deleted after it, so a crash in between leaves at most a file too many (`sweep`).
+The name of a file in `overflow` contains the epoch of its leader, and is never used again. The file is written before
+the node that names it, and deleted after the node. So a crash in between leaves at most an unreferenced file, which
+`sweep` deletes.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ SCHEME = "zookeeper"
 INLINE = 256 * 1024  # bytes, compressed; a server takes 1 MiB in one request
 RECORDS = "records"
 _INLINE, _POINTER, _DIRECTORY = b"i", b"p", b""
-_LISTED_AT_ONCE = 64  # nodes; one has up to 256 KiB
-_DIRECTORY_TRIES = 5  # a deletion of its last record removes a directory, also one that was just made
+_LISTED_AT_ONCE = 64  # nodes of up to 256 KiB each
+_DIRECTORY_TRIES = 5  # whoever deletes the last record of a directory also deletes the directory, even a new one
 _POINTER_VALUE = re.compile(rb"p([0-9]{1,15}):([0-9]{10}-[0-9a-f]{32})")
 _NOT_IN_NAMES = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")  # of nodes
 T = TypeVar("T")
@@ -69,8 +70,8 @@ class ZooKeeperRecords(Storage):
     ) -> None:
         """`root`: the cluster's path in ZooKeeper. `fence` and `epoch` are those of one leadership.
 
-        If this daemon leads again later, it has another claim. What the first leadership has begun and not ended by
-        then, such as a write that is tried again and again, is refused.
+        If this daemon leads again later, it has another claim. ZooKeeper then refuses unfinished work of the first
+        leadership, such as a write that is still being retried.
         """
         super().__init__()
         self._session = session
@@ -142,7 +143,7 @@ class ZooKeeperRecords(Storage):
     async def sweep(self) -> int:
         """Delete the files of earlier epochs that no record names. Returns how many.
 
-        None while a record cannot be read: nobody knows which file it names (A12).
+        If a record cannot be read, delete no file: it is unknown which file the record names (A12).
         """
         named = set()
         async for path, value, _ in self._below(""):
@@ -184,10 +185,10 @@ class ZooKeeperRecords(Storage):
         return _unpacked(path, value)
 
     async def _below(self, path: str) -> AsyncIterator[tuple[str, bytes, Any]]:
-        """Yield all nodes below, directories as well, in the order of their paths: path, value and stat.
+        """Yield path, value and stat of all nodes below, including directories, in the order of their paths.
 
-        The next leader lists all results before it leads, perhaps thousands. So there is one request for each node, and
-        many are under way at a time.
+        The next leader lists all results before it leads, perhaps thousands. Each node needs a request, so many
+        requests run at a time.
         """
         try:
             names = await self._call("get_children", f"{self._root}{path}")
@@ -205,7 +206,7 @@ class ZooKeeperRecords(Storage):
                         yield below
 
     async def _write(self, path: str, *operations: tuple[Any, ...]) -> None:
-        """Carry out what the leader does, first of all to `path`. Makes the directories of its node if need be."""
+        """Carry out the leader's operations; the first is on `path`. Create missing directories of its node."""
         for _ in range(_DIRECTORY_TRIES):
             try:
                 await self._fenced(*operations)
@@ -230,11 +231,11 @@ class ZooKeeperRecords(Storage):
     async def _call(self, method: str, *args: Any) -> Any:
         return await _answered(lambda: self._session.call(method, *args))
 
-    # --- files for what is too large ---
+    # --- files for large objects ---
 
     @contextlib.asynccontextmanager
     async def _kept(self, path: str, data: bytes) -> AsyncIterator[bytes]:
-        """Yield the value of a node for `data`. Its file is deleted if the node was certainly not written."""
+        """Yield the node's value for `data`, which may name a file. Delete the file if the node was not written."""
         value = _INLINE + zlib.compress(data)
         if len(value) <= INLINE:
             yield value
@@ -270,7 +271,7 @@ class RecordWriter(Writer):
 
 
 async def _answered(request: Callable[[], Awaitable[T]]) -> T:
-    """Return the answer. Raises errors of a storage; those of a node (NoNodeError, ...) are the caller's."""
+    """Return the answer. Raises the errors of a storage; the caller handles errors of a node (NoNodeError, ...)."""
     try:
         return await request()
     except ClaimGone as error:
@@ -294,17 +295,17 @@ def _entry(path: str, data: bytes) -> Entry:
 
 def _epoch_of(name: str) -> int:
     number = name.partition("-")[0]
-    return int(number) if number.isdecimal() else 1 << 62  # not ours: left alone
+    return int(number) if number.isdecimal() else 1 << 62  # not our file: never swept
 
 
 def _file_of(value: bytes) -> str | None:
-    """Return the name of the file that a node names. None: it names none, or is torn."""
+    """Return the name of the file that a node names. None: it names no file, or is damaged."""
     pointer = _POINTER_VALUE.fullmatch(value)
     return None if pointer is None else pointer[2].decode()
 
 
 def _size(path: str, value: bytes) -> int:
-    """Return the size of an object. A torn one is listed with the others, so that whoever reads it learns of it."""
+    """Return the size of an object. Damaged objects are listed as well, so that whoever reads them learns of it."""
     if (pointer := _POINTER_VALUE.fullmatch(value)) is not None:
         return int(pointer[1])
     try:
@@ -314,9 +315,9 @@ def _size(path: str, value: bytes) -> int:
 
 
 def _unpacked(path: str, value: bytes) -> bytes:
-    """Return the object of a node that holds it. Raises StorageCorrupt."""
+    """Return the object from a node that contains it. Raises StorageCorrupt."""
     if value[:1] != _INLINE:
-        raise StorageCorrupt(f"{SCHEME}: {path} holds what no version of minflinkd writes")
+        raise StorageCorrupt(f"{SCHEME}: {path} contains data that no version of minflinkd writes")
     try:
         return zlib.decompress(value[1:])
     except zlib.error as error:

@@ -1,4 +1,4 @@
-"""One session with ZooKeeper, through kazoo, whose threads do the work. Answers come back to the event loop."""
+"""One session with ZooKeeper, through kazoo. kazoo's threads do the work; answers come back to the event loop."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _CLOSING = 10.0  # seconds
 
 
 class ZooKeeperSession(Component):
-    """A session that is kept up: after it has expired, the next one begins as soon as a server answers.
+    """A session that is renewed: after it has expired, the next one begins as soon as a server answers.
 
-    `on_disconnect` and `on_expiry` are called in the event loop. `credentials` are those of the user to whom this
-    daemon's nodes belong.
+    `on_disconnect` and `on_expiry` are called in the event loop. `credentials` are those of the user who owns this
+    daemon's nodes.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class ZooKeeperSession(Component):
         self._on_disconnect = on_disconnect
         self._on_expiry = on_expiry
         self._client: Any = None
-        self._granted: float | None = None  # the session timeout that the server has agreed to
-        self._refused: Exception | None = None  # why the server does not let this daemon in
+        self._granted: float | None = None  # the session timeout that the server has granted
+        self._refused: Exception | None = None  # why the server refuses this daemon
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def _start(self) -> None:
-        """Return at once: it connects in the background, and again and again if no server answers."""
+        """Return at once. The session connects in the background, and retries until a server answers."""
         self._loop = asyncio.get_running_loop()
         quiet = logging.getLogger("kazoo")
-        quiet.setLevel(logging.CRITICAL)  # it logs each try to connect
+        quiet.setLevel(logging.CRITICAL)  # it logs every attempt to connect
         self._client = client = KazooClient(
             hosts=self.servers,
             timeout=self._session_timeout,
@@ -93,7 +93,8 @@ class ZooKeeperSession(Component):
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(ended.set)
 
-        # Not in the pool of threads: kazoo waits for its own threads without limit, and this process for the pool.
+        # Do not use the thread pool: kazoo waits for its own threads without limit, and this process waits for the
+        # pool.
         threading.Thread(target=end, name="end of the ZooKeeper session", daemon=True).start()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING):
@@ -104,11 +105,11 @@ class ZooKeeperSession(Component):
         return self._client is not None and bool(self._client.connected)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of kazoo's client. Raises ServiceUnavailable, ServiceRefused, and what ZooKeeper answers."""
+        """Call a method of kazoo's client. Raises ServiceUnavailable, ServiceRefused, and ZooKeeper's other errors."""
         return await self._answer(lambda client: getattr(client, f"{method}_async")(*args, **kwargs))
 
     async def transact(self, *operations: Sequence[Any]) -> None:
-        """Do all operations or none. Each is a method of kazoo's transaction and its arguments, in the tuple.
+        """Do all operations or none. Each is a tuple: a method of kazoo's transaction, then its arguments.
 
         Raises the error of the first operation that failed; ServiceUnavailable, ServiceRefused.
         """
@@ -135,7 +136,7 @@ class ZooKeeperSession(Component):
         if self._refused is not None:
             raise self._of(self._refused)
         if client is None or not client.connected:
-            # kazoo would keep the request, and send it when nobody waits for it any more.
+            # kazoo would queue the request, and send it later, when nobody waits for it any more.
             raise self._away("there is no connection")
         if self._granted is not None and self._granted < self._session_timeout - 0.001:
             raise ServiceRefused(
@@ -169,18 +170,18 @@ class ZooKeeperSession(Component):
             )
         if isinstance(error, zk.SessionClosedRequireSaslError):
             return ServiceRefused(
-                f"ZooKeeper at {self.servers} lets in only who shows a password by SASL ({kind})",
+                f"ZooKeeper at {self.servers} requires a password by SASL ({kind})",
                 hint=f"name a file with user:password in {SASL_FILE}",
             )
         if not mine.user:
             return ServiceRefused(
-                f"ZooKeeper at {self.servers} refuses this daemon, which shows no password ({kind})",
+                f"ZooKeeper at {self.servers} refuses this daemon, which has no password ({kind})",
                 hint=f"the cluster's nodes belong to a user: copy the file that {DIGEST_FILE} or {SASL_FILE} names on "
                 "a host whose daemon leads, and set the option here, too",
             )
         return ServiceRefused(
             f"ZooKeeper at {self.servers} refuses this daemon, the user {mine.user} ({kind})",
-            hint="the cluster's nodes belong to another user, or were made with another password or without one: "
+            hint="the cluster's nodes belong to another user, or were created with another password or without one: "
             f"compare the file of {mine.option} with the one on a host whose daemon leads. "
             "docs/high-availability.md says how to change their ACL",
         )
@@ -188,8 +189,8 @@ class ZooKeeperSession(Component):
     def _away(self, why: str) -> ServiceUnavailable:
         return ServiceUnavailable(
             f"ZooKeeper at {self.servers}: {why}",
-            hint="look whether a majority of its servers is up, and whether this host reaches them; tasks go on, and "
-            "the daemon asks again",
+            hint="check that a majority of its servers is up, and that this host reaches them; tasks keep running, and "
+            "the daemon tries again",
         )
 
     def _changed(self, state: str) -> None:  # in a thread of kazoo's
@@ -203,10 +204,11 @@ class ZooKeeperSession(Component):
                 loop.call_soon_threadsafe(self._on_expiry)
 
     def _hear(self, client: Any) -> None:
-        """Keep what the server says to each new connection, and which kazoo only logs.
+        """Keep what the server answers to each new connection. kazoo only logs this.
 
-        Two thirds of the session timeout that it grants are kazoo's read timeout. If it does not accept a password by
-        SASL, kazoo would give up for good: so the connection counts as lost, and is made again.
+        kazoo's read timeout is two thirds of the session timeout that the server grants, so the timeout follows from
+        it. If the server rejects a password by SASL, kazoo would give up for good. So such a connection counts as lost,
+        and kazoo connects again.
         """
         connection = client._connection
         connect = connection._connect
@@ -218,15 +220,15 @@ class ZooKeeperSession(Component):
                 self._refused = error
                 raise zk.ConnectionDropped(str(error)) from error
             except Exception as error:
-                self._refused = None  # it is away now
-                if isinstance(error, RuntimeError):  # answers that are not in order: kazoo's thread would end
+                self._refused = None  # now the server is away, and no longer refuses
+                if isinstance(error, RuntimeError):  # malformed answers, which would end kazoo's thread
                     raise zk.ConnectionDropped(str(error)) from error
                 raise
             self._refused = None
             granted, asked = read * 1.5 / 1000, self._session_timeout
             if granted > asked + 0.001 and granted != self._granted:
                 log.warning(
-                    "ZooKeeper grants a longer session timeout than was asked for: the next leader has to wait longer",
+                    "ZooKeeper grants a longer session timeout than requested: the next leader has to wait longer",
                     granted=granted,
                     asked=asked,
                     hint="see minSessionTimeout and tickTime of the servers",
@@ -249,16 +251,16 @@ def _settle(answer: asyncio.Future[Any], result: Any) -> None:
 def _break_off(client: Any) -> None:
     """Have kazoo connect to the next server, in the same session.
 
-    A server that hangs, or whose host is gone, answers nothing for as long as kazoo waits, which is two thirds of the
-    session timeout. A leader could not ask another server in time, and would lose the lead with a majority at work.
+    If a server hangs, or its host is gone, kazoo waits two thirds of the session timeout for it. A leader could then
+    not ask another server in time, and would lose the lead although a majority of the servers works.
     """
     connected: socket.socket | None = client._connection._socket
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # kazoo closes it at any time
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # kazoo may close it at any time
         if connected is not None:
             connected.shutdown(socket.SHUT_RDWR)
 
 
 def _end(client: Any) -> None:
-    with contextlib.suppress(Exception):  # it may be in any state
+    with contextlib.suppress(Exception):  # the client may be in any state
         client.stop()
         client.close()

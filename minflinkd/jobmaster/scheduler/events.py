@@ -64,7 +64,7 @@ class SlotsOffered:
 
 @dataclass(frozen=True)
 class Draining:
-    """The TaskManager says whether it is drained. If so, nothing is deployed there any more (A15b)."""
+    """The TaskManager says whether it is draining. If so, nothing more is deployed there (A15b)."""
 
     resource_id: ResourceId
     draining: bool
@@ -181,8 +181,8 @@ class RescaleCheckpointFailed:
 class SlotsReserved:
     """Another version will follow and wants this many slots for each group.
 
-    The job asks for them while this version runs. So it does for slots in place of those on TaskManagers that are
-    drained (A15b). If `groups` is empty, no version follows, and the job wants no more slots than its own.
+    The job asks for them while this version runs. It also asks for slots to replace those on draining TaskManagers
+    (A15b). If `groups` is empty, no version follows, and the job wants no more slots than its own.
     """
 
     groups: Mapping[str, int] = field(default_factory=dict)

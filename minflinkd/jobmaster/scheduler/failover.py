@@ -60,7 +60,7 @@ def attempt_failed(this: Step, attempt_id: AttemptId, error: ErrorInfo) -> None:
 
 
 def found_failed(this: Step, found: FoundTask) -> None:
-    """A task failed while no JobMaster led the job. The failure counts as if one had been told at once (A14a)."""
+    """A task failed while there was no JobMaster. The failure counts as if it had been reported at once (A14a)."""
     status = found.task.status
     record = FailureRecord(
         timestamp_ms=0,

@@ -104,9 +104,9 @@ class Rescaling:
 
 @dataclass(frozen=True)
 class StandingDown:
-    """The tasks end, and another JobMaster brings up what follows (H3).
+    """The tasks end, and another JobMaster starts the next version (H3).
 
-    Before `not_before`, TaskManagers may still come with tasks of an earlier JobMaster, which must end as well (A14c).
+    Until `not_before`, TaskManagers may still offer tasks of an earlier JobMaster, which must end as well (A14c).
     """
 
     not_before: float = 0.0

@@ -48,7 +48,7 @@ def place(
 
     Groups in `fixed` keep their `present` share. The others stay where they are if that is as good. With `divide`, wide
     groups may get less so that others get something. Without it, the widest groups are served first, and the others get
-    what is left. On TaskManagers that are `draining`, nothing is placed but what is fixed there (A15b).
+    what is left. On `draining` TaskManagers, only fixed groups are placed (A15b).
     """
     left = {r: dict(sorted(slots.items())) for r, slots in sorted(holdings.items())}
     for group in sorted(fixed):

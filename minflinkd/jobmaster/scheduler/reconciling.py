@@ -49,7 +49,7 @@ def offered(this: Step, phase: Reconciling, event: ev.SlotsOffered) -> None:
 
 
 def _deployed(found: FoundTask) -> tuple[object, ...]:
-    """Return what sorts attempts of a task by when they were deployed. Each JobMaster counts them from 0."""
+    """Return a key that sorts attempts of a task by their deployment. Each JobMaster numbers attempts from 0."""
     task = found.task
     return task.deployed_by, task.attempt_number, task.status.attempt_id
 
@@ -85,9 +85,9 @@ def give_up(this: Step) -> None:
 
 
 def advance(this: Step, phase: Reconciling) -> tuple[FoundTask, ...]:
-    """Adopt what may be adopted, once every task was found or the time for finding them is over.
+    """Adopt the tasks that may be adopted, when all tasks were found or the time for this is over.
 
-    Return the tasks that failed while nobody led the job. The caller does about them what a failure asks for.
+    Return the tasks that failed while there was no JobMaster. The caller handles these failures.
     """
     if phase.found.keys() < this.state.tasks.keys() and this.now < phase.until:
         return ()
@@ -149,7 +149,7 @@ def _is_current(state: JobState, before: Predecessors, task_id: TaskId, found: F
 
 
 def _has_failed(state: JobState, before: Predecessors, task_id: TaskId, found: FoundTask) -> bool:
-    """Whether the job would run this attempt, had it not failed. The failure of a replaced one concerns nobody."""
+    """Whether the job would run this attempt if it had not failed. The failure of a replaced attempt is irrelevant."""
     return found.task.status.state is TaskState.FAILED and _is_trusted(state, before, task_id, found)
 
 

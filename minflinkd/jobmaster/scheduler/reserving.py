@@ -1,7 +1,6 @@
 """Slots that the next version of the job wants, held while this version runs (H4).
 
-If the job is to leave TaskManagers that are drained, these are all slots that it has there, on other TaskManagers
-(A15b).
+If the job is to leave draining TaskManagers, these are as many slots on other TaskManagers as it has there (A15b).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def wider_than_any(state: JobState) -> tuple[str, int] | None:
 
 
 def _reserved(state: JobState) -> dict[str, int]:
-    """Return the groups for which other or more slots were asked than the job has, and how many.
+    """Return the groups for which the job has asked for other or more slots than it has, and how many.
 
     Those that leave a TaskManager want as many as they run with. The others may lack slots, as the job runs with fewer
     than it wants: that does not concern the next version.

@@ -73,8 +73,8 @@ def next_wakeup(state: JobState, running: Running) -> tuple[float | None, ...]:
 def _use_slots(this: Step, running: Running) -> Running:
     """Note which slots are unused, and give back those that have been idle for a while.
 
-    Those of TaskManagers that are drained are given back at once. Slots reserved for another version are neither used
-    nor given back.
+    Idle slots on draining TaskManagers are given back at once. Slots reserved for another version are neither used nor
+    given back.
     """
     state = this.state
     if state.reserving is not None:

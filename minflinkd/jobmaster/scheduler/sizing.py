@@ -50,7 +50,7 @@ def _groups_up(state: JobState) -> frozenset[str]:
 
 
 def groups_leaving(state: JobState) -> frozenset[str]:
-    """Return the groups of a running job that run on TaskManagers that are drained (A15b)."""
+    """Return the groups of a running job that run on draining TaskManagers (A15b)."""
     if state.running is None:
         return frozenset()
     return frozenset(g for g, share in state.placement.items() if share.resource_id in state.pool.draining)
@@ -85,7 +85,7 @@ def _target(state: JobState, group: str, now: float) -> int:
 def wants(state: JobState, now: float) -> Mapping[str, Want]:
     """Return the missing slots by group. A group that has some wants more beside them, or all of them elsewhere.
 
-    A group on a TaskManager that is drained wants all of them elsewhere, once it is asked to leave or is not up (A15b).
+    A group on a draining TaskManager wants all of them elsewhere, if it was asked to leave or is not up (A15b).
     """
     groups = state.pool.groups
     leaving = groups_leaving(state) if state.reserving is not None else frozenset()

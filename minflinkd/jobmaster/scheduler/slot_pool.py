@@ -119,8 +119,8 @@ def offered(
 ) -> SlotPool:
     """Return the pool with the accepted part of an offer: what it asked for, and what serves it as well (R13).
 
-    It refuses the rest, and what a TaskManager that is drained offers. Allocations `in_use` carry tasks that may be
-    adopted, and are accepted in any case. It does not take back an allocation that it once gave up.
+    It refuses the rest, and offers of a draining TaskManager. Allocations `in_use` carry tasks that may be adopted, and
+    are always accepted. The pool does not take back an allocation that it once gave up.
     """
     # What was asked for first, then the largest: the rest may no longer be needed.
     for offer in sorted(offers, key=lambda o: (o.allocation_id not in pool.needs, -len(o.slots), o.allocation_id)):
@@ -144,7 +144,7 @@ def _reach(pool: SlotPool) -> int:
 
 
 def drained(pool: SlotPool, resource_id: ResourceId, draining: bool) -> SlotPool:
-    """Return the pool after the TaskManager said whether it is drained."""
+    """Return the pool after the TaskManager said whether it is draining."""
     if (resource_id in pool.draining) is draining:
         return pool
     return replace(pool, draining=pool.draining ^ {resource_id})

@@ -38,7 +38,7 @@ class LeaderInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     name: str  # host and process
     url: str
     since: int
-    epoch: int  # higher than that of every leader before
+    epoch: int  # higher than the epochs of all earlier leaders
 
 
 class StandbyInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
@@ -50,7 +50,7 @@ class ClusterInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     version: str
     leader: LeaderInfo | None = None  # the daemon that answers; None: an earlier version, which does not say
     standbys: tuple[StandbyInfo, ...] = ()
-    trouble: str = ""  # with the coordination service: the leader stops acting unless that ends soon
+    trouble: str = ""  # with the coordination service; if it lasts, the leader stops acting
     starting: tuple[StartingInfo, ...]
     taskmanagers_lost: int
     pending_needs: int

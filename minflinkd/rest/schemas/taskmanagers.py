@@ -52,12 +52,12 @@ class SessionInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     session_slow: str = ""  # a warning that the current start takes longer than it should
     session_error: str = ""  # why the last start of its session failed
     pid: int
-    version: str = ""  # of minflinkd; it may be another one than the daemon's after a restart
+    version: str = ""  # of minflinkd; after a restart of the daemon it may differ from the daemon's
     instance_id: str
     registered: int
-    standalone: bool = False  # the daemon starts none in its place
-    draining: bool = False  # it gives no slots, its jobs leave it, and it ends when all are free
-    held_by: dict[str, str] = {}  # while it is drained: the jobs on it, and why they are still there; "": they move
+    standalone: bool = False  # not started by the daemon, which does not replace it either
+    draining: bool = False  # it gives out no slots, its jobs move away, and it ends when all slots are free
+    held_by: dict[str, str] = {}  # while it is draining: the jobs on it, and why they are still there; "": they move
     slots: tuple[SlotHolder, ...]
     start_phases: dict[str, float]  # seconds from process start
     metrics: dict[str, float]

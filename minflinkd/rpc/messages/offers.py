@@ -27,7 +27,7 @@ class OfferedTask(Message, frozen=True):
     pending: tuple[int, ...] = ()  # checkpoints that it has begun, and whose end it was not told
     stops_at: int = 0  # one of them, or one that it published: it processes nothing after it, unless it is aborted
     draining: bool = False  # its sources stop at what they saw when they were told
-    deployed_by: LeaderId = LeaderId("")  # the JobMaster that deployed it, whoever has adopted it since
+    deployed_by: LeaderId = LeaderId("")  # the JobMaster that deployed it, even if another has adopted it since
 
 
 class OffersAccepted(Message, frozen=True):
@@ -46,4 +46,4 @@ class OfferSlots(Request[OffersAccepted], frozen=True):
     data_url: str = ""  # tasks on other TaskManagers read this one's exchanges there
     job_id: JobId | None = None
     tasks: tuple[OfferedTask, ...] = ()  # those on these allocations that do not end already
-    draining: bool = False  # only slots on which such tasks run on are of use
+    draining: bool = False  # then the JobMaster can only use slots whose tasks it adopts

@@ -51,7 +51,7 @@ class TaskManagerReport(Message, frozen=True):
     session_steps: int = 0  # progress of all starts so far: while it grows, a slow start does not hang
     session_aged: bool = False  # over a limit on threads, descriptors or memory: replaced when idle (R6a)
     analysing: bool = False  # its session analyses a submitted job, so it is not idle
-    draining: bool = False  # it gives out no slots, and ends once all are free (A15b)
+    draining: bool = False  # it gives out no slots, and ends when all are free (A15b)
     dedicated_to: JobId | None = None  # `isolation: job`: no other job gets slots here
     libraries: tuple[Library, ...] = ()  # those that its session holds, or will hold (B31)
     version: int = 0  # of the slot table; a report with an earlier version than the last one is ignored (R8)
@@ -73,8 +73,8 @@ class TaskManagerInfo(Message, frozen=True):
     start_phases: dict[str, float] = {}  # seconds from process start to: session, first_job, warm
     build: str = ""  # as in RegisterTaskManager
     standalone: bool = False
-    drained: bool = False  # it was told to, even if it has not reported it yet
-    held_by: dict[JobId, str] = {}  # while it is drained: the jobs on it, and why they are still there
+    drained: bool = False  # it was told to drain, even if it does not report this yet
+    held_by: dict[JobId, str] = {}  # while it is draining: the jobs on it, and why they are still there
 
 
 class Registered(Message, frozen=True):
@@ -101,7 +101,7 @@ class RegisterTaskManager(Request[Registered], frozen=True):
     standalone: bool = False  # started by hand or by systemd: not stopped when idle, not restarted
     nonce: str = ""  # identifies the process: a new one may have the pid of the previous one
     data_url: str = ""  # of its data endpoint
-    build: str = ""  # its version of minflinkd; an earlier daemon's TaskManagers may have another one than the daemon
+    build: str = ""  # its version of minflinkd, which may differ from the daemon's if an earlier daemon started it
 
 
 class HeartbeatAnswer(Message, frozen=True):
@@ -258,7 +258,7 @@ class RenewSession(Request[Done], frozen=True):
 
 
 class DrainTaskManager(Request[Done], frozen=True):
-    """An operator -> RM: no slot of this TaskManager is given any more. Its jobs move away, and it ends (A15b).
+    """An operator -> RM: give out no more slots of this TaskManager. Its jobs move away, and it ends (A15b).
 
     With `undo`, it is used as before. Refused with `not-found` if it is not registered.
     """
@@ -268,10 +268,10 @@ class DrainTaskManager(Request[Done], frozen=True):
 
 
 class SetDraining(Request[TaskManagerReport], frozen=True):
-    """RM -> TM: from now on, be drained or not. Its reports say so from then on, also to the next ResourceManager."""
+    """RM -> TM: begin or stop to drain. Its reports then say so, also to the next ResourceManager."""
 
     draining: bool
-    number: int  # grows with every request of this ResourceManager; an earlier one than the last changes nothing
+    number: int  # grows with every request of this ResourceManager; a request with a lower number changes nothing
 
 
 class JobsHeld(Message, frozen=True):
@@ -279,9 +279,9 @@ class JobsHeld(Message, frozen=True):
 
 
 class MoveJobs(Request[JobsHeld], frozen=True):
-    """RM -> Dispatcher: these jobs hold slots of TaskManagers that are drained, and shall leave them.
+    """RM -> Dispatcher: move these jobs away; they hold slots of draining TaskManagers.
 
-    Answered at once. It is repeated with every heartbeat interval, and names all such jobs.
+    Answered at once. The request is repeated with every heartbeat interval, and names all such jobs.
     """
 
     jobs: tuple[JobId, ...]

@@ -133,7 +133,7 @@ class JobHeartbeatAnswer(Message, frozen=True):
 
     allocations: tuple[AllocationId, ...]
     tasks: tuple[TaskStatus, ...]
-    draining: bool = False  # the TaskManager is drained: tasks that run go on, but none is deployed there any more
+    draining: bool = False  # the TaskManager is draining: its tasks keep running, but no more are deployed there
 
 
 class HeartbeatFromJobMaster(Request[JobHeartbeatAnswer], frozen=True):

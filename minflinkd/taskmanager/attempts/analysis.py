@@ -1,4 +1,4 @@
-"""Analyses of submitted jobs: the session child plans the tasks, and says what is wrong with them."""
+"""Analyses of submitted jobs: the session child plans the tasks, and reports their faults."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ANALYSIS_TIMEOUT = 110.0  # seconds
 
 
 class Analyses:
-    """`begins` and `ends` tell the core of each analysis; `begins` raises what the core refuses it with.
+    """`begins` and `ends` tell the core about each analysis; `begins` raises the core's refusal.
 
-    `is_deployed`: whether a task of the job is on this TaskManager. `directory`: the TaskManager's.
+    `is_deployed`: whether a task of the job is on this TaskManager. `directory`: the TaskManager's directory.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Analyses:
         self._is_deployed = is_deployed
 
     async def analyze(self, request: m.AnalyzeJob) -> m.Analysis:
-        """Answer an AnalyzeJob. Raises SessionLost, ArtifactUnavailable and what `begins` raises."""
+        """Answer an AnalyzeJob. Raises SessionLost, ArtifactUnavailable, and the errors of `begins`."""
         session = self._keeper.session()
         job = request.job
         self._begins(job)

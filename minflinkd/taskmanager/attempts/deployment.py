@@ -109,7 +109,7 @@ class Deployer:
             raise
 
     def release_artifacts(self, job: JobContext) -> None:
-        """Release what `artifacts` has returned."""
+        """Release the artifacts that `artifacts` has returned."""
         for artifact in job.artifacts:
             self.blobs.release(job.job_id, BlobKey.parse(artifact.key))
 

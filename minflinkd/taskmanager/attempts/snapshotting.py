@@ -211,7 +211,8 @@ class Snapshots:
                 await asyncio.shield(self._discard(attempt, snapshot))
             raise
         if refusal is not None and refusal.info().kind is Kind.NOT_FOUND:
-            # The checkpoint has ended without it, and nothing refers to the files. Whoever was to say so may be dead.
+            # The checkpoint has ended without this task, and nothing refers to the files. Do not wait for the message
+            # that says so: its sender may be dead.
             await self._release(attempt, number)
             await self._discard(attempt, snapshot)
 

@@ -239,8 +239,8 @@ class TaskChannels:
         the attempt's successor would have to repeat it. `planned` is the last micro-batch that Spark has begun to plan.
         If the task has inputs, their barriers determine the cut.
 
-        Checkpoints before `oldest` have ended. If the attempt has stopped at one of them, it goes on: that one failed,
-        and the abort was lost. After one that is complete nobody triggers another.
+        Checkpoints before `oldest` have ended. If the attempt has stopped at one of them, it continues: this checkpoint
+        failed, and the abort was lost. It cannot have completed: nobody triggers another one after that.
         """
         with self._lock:
             if self._closed_after is not None and self._closed_after < oldest:

@@ -106,7 +106,7 @@ class TaskManagerCore:
         self.resource_id = hello.report.resource_id
         self.session = Session()
         self.draining = False
-        self._drain_asked: tuple[LeaderId, int] | None = None  # the last request that was followed
+        self._drain_asked: tuple[LeaderId, int] | None = None  # the latest request that was followed
         self._hello = hello
         self._slots = Machine(
             Slots(options.slots, SlotTable(slots)),
@@ -125,7 +125,7 @@ class TaskManagerCore:
         self._session_version = 0
         self._renewing: int | None = None  # the session generation being replaced
         self._told = 0  # version of the last report that was sent
-        self._epoch = 0  # the latest of any leader that was heard
+        self._epoch = 0  # the highest of all leaders that have sent something
 
     # --- inspection ----------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class TaskManagerCore:
     def _allocate(self, request: m.AllocateSlots, now: float) -> m.SlotAnswer:
         """m7, m8: Allocate slots.
 
-        New slots need a session that is ready, and a TaskManager that is not drained. Slots given earlier stay
+        New slots need a session that is ready, and a TaskManager that is not draining. Slots given earlier stay
         allocated without either.
         """
         report = self.report()
@@ -280,7 +280,7 @@ class TaskManagerCore:
         return m.SlotAnswer(allocated=self.slots.is_allocated(request), report=report)
 
     def _set_draining(self, request: m.SetDraining, leader: LeaderId) -> m.TaskManagerReport:
-        """A15b: While it is drained, it gives no slots, and JobMasters learn with the next heartbeat to leave."""
+        """A15b: While it is draining, it gives out no slots. JobMasters learn this with the next heartbeat."""
         if self._drain_asked is None or (leader, request.number) > self._drain_asked:
             self._drain_asked = leader, request.number
             if request.draining is not self.draining:
@@ -338,7 +338,7 @@ class TaskManagerCore:
     # --- from whoever leads --------------------------------------------------------------------------------------
 
     def _heed(self, message: m.Message, leader: LeaderId) -> None:
-        """A11b: Refuse what an earlier daemon sends, also for a job whose next JobMaster has not been heard yet."""
+        """A11b: Refuse messages of an earlier daemon, even for a job whose new JobMaster has sent nothing yet."""
         if epoch_of(leader) < self._epoch:
             raise fenced(Address(self._hello.address), message, leader)
         self._hear(leader)
@@ -349,10 +349,10 @@ class TaskManagerCore:
     # --- from JobMasters -----------------------------------------------------------------------------------------
 
     def _from_job_master(self, message: FromJobMaster, fence: LeaderId | None, now: float) -> Any:
-        """R1: Refuse earlier leaders of the job than the latest one known. A later leader takes over at once (R13).
+        """R1: Refuse leaders of the job that are earlier than the latest known. A later one takes over at once (R13).
 
-        After a registration with a new daemon, JobMasters of the daemon before are refused, too, although the new one's
-        may not have been heard of yet (A11b).
+        After a registration with a new daemon, JobMasters of the previous daemon are also refused, even before the new
+        daemon's JobMaster is known (A11b).
         """
         job_id = message.job.job_id if isinstance(message, m.DeployTask) else message.job_id
         leader = fence or slot_machine.NOBODY

@@ -1,7 +1,7 @@
-"""What a TaskManager tells the JobMasters of its attempts.
+"""What a TaskManager reports to the JobMasters of its attempts.
 
-Requests are delivered at least once, so each must be idempotent by its ids. Figures are told once: the next ones and
-the answer to the JobMaster's heartbeat have them all.
+Requests are delivered at least once, so each must be idempotent by its ids. Figures are sent only once, because the
+next figures and the answer to the JobMaster's heartbeat contain all of them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def deliver(
 
 
 class JobMasters:
-    """The JobMasters of the attempts on one TaskManager, as far as its core follows them."""
+    """The JobMasters of the attempts on one TaskManager, as its core knows them."""
 
     def __init__(self, core: TaskManagerCore, network: Network, clock: Clock) -> None:
         self._core = core
@@ -70,9 +70,9 @@ class JobMasters:
         self._patience = waits.heartbeat_timeout + waits.hold_timeout  # with silent JobMasters
 
     async def tell_statuses(self, attempt: Attempt) -> None:
-        """Report every change of state. Return when the attempt has ended and its last one is answered (m12, J7).
+        """Report every change of state. Return when the attempt has ended and the last report is answered (m12, J7).
 
-        A failure that no JobMaster has heard of is noted as `untold`.
+        If no JobMaster takes the report of a failure, set the attempt's `untold`.
         """
         while True:
             await attempt.changed.wait()
@@ -89,7 +89,7 @@ class JobMasters:
                 return
 
     async def deliver(self, attempt: Attempt, request: Request[Done]) -> None:
-        """Send the request to the JobMaster that the attempt has now, and to no later one.
+        """Send the request to the attempt's present JobMaster, and to no later one.
 
         Raises RemoteError, Fenced, JobMasterSilent.
         """

@@ -21,7 +21,7 @@ def test_drain_begins_and_returns(command: Command, daemon: RunningDaemon) -> No
     daemon.resource_manager.held = [""]
     shown = command("taskmanager", "drain", TM[:6])
     assert (shown.exit_code, daemon.resource_manager.drained) == (0, True)
-    assert f"{TM} is drained" in shown.output
+    assert f"{TM} is draining" in shown.output
 
 
 def test_drain_with_wait_names_the_jobs_that_stay_and_why_until_it_has_ended(
@@ -33,9 +33,9 @@ def test_drain_with_wait_names_the_jobs_that_stay_and_why_until_it_has_ended(
     shown = command("taskmanager", "drain", TM, "--wait")
     assert shown.exit_code == 0
     assert shown.output.splitlines() == [
-        f"{TM}: job {RUNNING} moves",
+        f"{TM}: job {RUNNING} is moving",
         f"{TM}: job {RUNNING} is still there: no room",
-        f"{TM}: job {RUNNING} moves",
+        f"{TM}: job {RUNNING} is moving",
         f"{TM} has ended",
     ]
 
@@ -69,7 +69,7 @@ def test_a_taskmanager_that_is_not_there_is_not_drained(command: Command) -> Non
 def test_taskmanager_shows_that_it_is_drained_and_what_it_waits_for(command: Command, daemon: RunningDaemon) -> None:
     """Both in the list and alone (A15b)."""
     daemon.resource_manager.drained, daemon.resource_manager.held = True, ["it is a batch job"] * 3
-    assert "drained" in command("taskmanagers").output
+    assert "draining" in command("taskmanagers").output
     assert f"job {RUNNING} is still there: it is a batch job" in command("taskmanagers", TM).output
 
 
@@ -110,7 +110,7 @@ def test_upgrade_leaves_taskmanagers_alone_that_run_by_themselves(command: Comma
     """Nobody here could start one in its place (A15b)."""
     daemon.resource_manager.standalone = True
     shown = command("upgrade")
-    assert "runs by itself" in shown.output
+    assert "was not started by the daemon" in shown.output
     assert not daemon.resource_manager.drained
 
 

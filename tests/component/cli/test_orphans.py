@@ -59,9 +59,9 @@ def test_a_daemon_that_does_not_lead_says_so(command: Command, daemon: RunningDa
     """The status is 503, because another daemon may answer (A11)."""
 
     async def sweep(request: Any) -> j.OrphanReport:
-        raise NotLeading("this daemon does not lead, or does not know")
+        raise NotLeading("it is not certain that this daemon leads")
 
     daemon.dispatcher.mailbox.on(j.SweepOrphans, sweep)
     shown = command("orphans")
     assert shown.exit_code != 0
-    assert "does not lead" in shown.output
+    assert "not certain that this daemon leads" in shown.output

@@ -301,7 +301,7 @@ async def test_a_daemon_that_leads_no_more_neither_starts_nor_ends_taskmanagers(
     await host.launcher.stop(TM)
     await host.launcher.stop_all()
     assert alive(pid)
-    with pytest.raises(StartFailed, match="leads no more"):
+    with pytest.raises(StartFailed, match="not certain that this daemon leads"):
         await host.launcher.start(OTHER)
     host.leads = True
     await host.launcher.stop(TM, kill=True)

@@ -273,7 +273,7 @@ async def test_a_leader_that_is_not_there_was_asked_nothing(known: Known) -> Non
     async with standby(known) as url, aiohttp.ClientSession(url) as session, session.post("/jobs") as answer:
         told = await answer.json()
     assert (answer.status, told["code"]) == (503, "no-leader")
-    assert "nothing was done; ask again" in told["hint"]
+    assert "nothing was done; try again" in told["hint"]
 
 
 async def test_a_leader_that_dies_with_a_request_leaves_its_outcome_unknown(
@@ -402,7 +402,7 @@ async def test_a_leader_that_says_nothing_is_given_up(leader: Leader) -> None:
         return web.Response()
 
     async def here(request: web.Request) -> web.StreamResponse:
-        with pytest.raises(passing_on.LeaderLost, match="had the request and did not answer it"):
+        with pytest.raises(passing_on.LeaderLost, match="got the request but did not answer it"):
             await proxy.pass_on(request, leader.url)
         return web.Response(text="given up")
 

@@ -173,5 +173,5 @@ def test_checkpoints_do_not_lie_where_listings_are_late(tmp_path: Path) -> None:
         capabilities = msgspec.structs.replace(LocalStorage.capabilities, consistent_list=False)
 
     require_fit(Location(LocalStorage(), "file", str(tmp_path)))
-    with pytest.raises(CheckpointStorageUnfit, match="list late"):
+    with pytest.raises(CheckpointStorageUnfit, match="list new objects late"):
         require_fit(Location(Late(), "file", str(tmp_path)))

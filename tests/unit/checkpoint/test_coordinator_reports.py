@@ -193,7 +193,7 @@ def test_an_id_that_could_not_be_reserved_in_time_points_at_the_storage() -> Non
                 code="checkpoint-expired",
                 message="no checkpoint id could be reserved within 60 s",
                 consequence=Consequence.RETRYABLE,
-                hint="does the storage of the checkpoints answer?",
+                hint="check that the storage of the checkpoints answers",
             ),
         )
     ]

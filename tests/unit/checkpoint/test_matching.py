@@ -75,7 +75,7 @@ def test_the_last_vertex_removed_moves_nothing_and_is_not_in_place() -> None:
 def test_state_of_other_types_is_refused() -> None:
     """The fingerprint of the types tells (C25)."""
     text = refusal(plan("w:Aggregate:1", "a:json"), plan("w:Aggregate:2", "a:json"), allow=True)
-    assert "the state of vertex w (Aggregate) has other types than it had" in text
+    assert "the state of vertex w (Aggregate) has other types than before" in text
 
 
 def test_another_kind_of_state_in_a_vertex_is_refused() -> None:
@@ -170,8 +170,8 @@ def test_where_spark_has_spoken_of_types_its_word_counts() -> None:
     """By its own rules other types may fit, and the same types of a result may not (C25)."""
     old, new = plan("w:Aggregate:long", "a:json"), plan("w:Aggregate:double", "a:json")
     assert match_nodes(old, new, verdicts={0: ""}) == Placement({0: 0}, {0: 0}, in_place=True)
-    assert "has other types than it had" in refusal(old, new)
-    with pytest.raises(StateNotMatched, match="other types than it had: two columns instead of one"):
+    assert "has other types than before" in refusal(old, new)
+    with pytest.raises(StateNotMatched, match="other types than before: two columns instead of one"):
         match_nodes(old, old, verdicts={0: "two columns instead of one"})
     assert match_nodes(old, new, verdicts=all_fit(new)).in_place
 
@@ -185,7 +185,7 @@ def test_a_join_of_other_sides_or_of_another_kind_is_refused_whatever_its_types(
     def join(sides: str) -> tuple[PlanNode, ...]:
         return (PlanNode(number=0, stateful=True, vertex="j", kind="Join", sides=sides),)
 
-    with pytest.raises(StateNotMatched, match="of another join than it was: b INNER a instead of a INNER b"):
+    with pytest.raises(StateNotMatched, match="to another join than before: b INNER a instead of a INNER b"):
         match_nodes(join("a INNER b"), join("b INNER a"), verdicts={0: ""})
     assert match_nodes(join("a INNER b"), join("a INNER b"), verdicts={0: ""}).in_place
     assert match_nodes(join(""), join("a INNER b"), verdicts={0: ""}).in_place

@@ -68,7 +68,7 @@ REASONS: dict[str, tuple[Plan, Plan, tuple[Reason, ...]]] = {
         (state("d", fingerprint="1"), replace(summed("v"), number=1)),
         (state("d", fingerprint="2"), replace(summed("x"), number=1)),
         (
-            Reason("the state of vertex d (Deduplicate) has other types than it had", WAY_OUT, "d"),
+            Reason("the state of vertex d (Deduplicate) has other types than before", WAY_OUT, "d"),
             Reason(
                 "the state of vertex w (Aggregate) holds sum(v), and would be read as sum(x)",
                 ALLOW_CHANGED,
@@ -82,7 +82,7 @@ REASONS: dict[str, tuple[Plan, Plan, tuple[Reason, ...]]] = {
         (state("j", "Join", sides="b INNER a"),),
         (
             Reason(
-                "the state of vertex j (Join) is of another join than it was: b INNER a instead of a INNER b",
+                "the state of vertex j (Join) belongs to another join than before: b INNER a instead of a INNER b",
                 WAY_OUT,
                 "j",
             ),

@@ -108,7 +108,7 @@ async def test_a_path_without_a_checkpoint_is_a_fault(tmp_path: Path) -> None:
     """So is a damaged checkpoint, and an unknown scheme (J4)."""
     assert await faults(job(path=str(tmp_path))) == [f"restore.path: there is no file://{tmp_path}/_metadata"]
     (tmp_path / "_metadata").write_bytes(b"minflinkd")
-    assert "this is no checkpoint metadata" in (await faults(job(path=str(tmp_path))))[0]
+    assert "this is not checkpoint metadata" in (await faults(job(path=str(tmp_path))))[0]
     assert (await faults(job(path="nothing://x/y")))[0].startswith("restore.path: ")
 
 

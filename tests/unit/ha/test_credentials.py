@@ -28,7 +28,7 @@ def test_the_password_of_a_digest_is_never_shown(tmp_path: Path) -> None:
 def test_a_file_that_holds_no_user_and_password_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "digest"
     file.write_text(content)
-    with pytest.raises(UnusableDigest, match="does not hold user:password") as caught:
+    with pytest.raises(UnusableDigest, match="does not contain user:password") as caught:
         credentials(ZooKeeper(digest_file=str(file)))
     assert str(file) in caught.value.message
     assert "digest-file" in caught.value.message

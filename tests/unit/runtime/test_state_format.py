@@ -53,6 +53,6 @@ def test_an_earlier_daemon_is_kept_out_by_a_later_one(tmp_path: Path, monkeypatc
 def test_a_damaged_version_is_refused_rather_than_guessed(tmp_path: Path, damaged: bytes) -> None:
     """A15c."""
     (tmp_path / FILE).write_bytes(damaged)
-    with pytest.raises(UnusableStateVersion, match="no version of a state directory"):
+    with pytest.raises(UnusableStateVersion, match="not the version of a state directory"):
         taken(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", FILE]

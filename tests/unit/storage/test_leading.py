@@ -38,7 +38,7 @@ async def test_one_that_leads_no_more_changes_nothing(tmp_path: Path, change: st
     place = storages.at(str(tmp_path))
     await place.child("old").write_bytes(b"old")
     leadership.lasts = False
-    with pytest.raises(StorageUnavailable, match="leads no more"):
+    with pytest.raises(StorageUnavailable, match="not certain that this daemon leads"):
         await CHANGES[change](place)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert await place.child("old").read_bytes() == b"old"
@@ -54,7 +54,7 @@ async def test_a_write_that_was_begun_by_the_leader_is_not_ended_by_one_that_lea
     async with await storages.at(str(tmp_path)).child("a").create() as writer:
         await writer.append(b"data")
         leadership.lasts = False
-        with pytest.raises(StorageUnavailable, match="leads no more"):
+        with pytest.raises(StorageUnavailable, match="not certain that this daemon leads"):
             await writer.commit()
     assert list(tmp_path.iterdir()) == []
     await storages.aclose()
@@ -72,7 +72,7 @@ async def test_a_request_is_not_repeated_after_the_end_of_the_leadership() -> No
     memory = Memory(old=b"old")
     memory.script = [StorageUnavailable("away")]
     storage = ResilientStorage(WrittenByLeader(memory, leads), CommonOptions(pause=0))
-    with pytest.raises(StorageUnavailable, match="leads no more"):
+    with pytest.raises(StorageUnavailable, match="not certain that this daemon leads"):
         await storage.delete(["old"])
     assert (asked, memory.objects) == (2, {"old": b"old"})
     await storage.aclose()

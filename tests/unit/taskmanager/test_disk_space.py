@@ -23,7 +23,7 @@ def test_a_disk_with_less_than_must_stay_free_is_named(tmp_path: Path) -> None:
     (full := tmp_path / "full").mkdir()
     disks = Disks({tmp_path: Usage(10_000 * MIB, 900 * MIB), full: Usage(10_000 * MIB, 99 * MIB)})
     space = DiskSpace([tmp_path, full], 100 * MIB, usage=disks)
-    assert space.lacking() == f"99 MiB free in {full}, where 100 MiB must stay free"
+    assert space.lacking() == f"99 MiB are free in {full}, 100 MiB must stay free"
     disks[full] = Usage(10_000 * MIB, 100 * MIB)
     assert space.lacking() == ""
 
@@ -34,7 +34,7 @@ def test_on_a_small_disk_a_tenth_is_enough(tmp_path: Path) -> None:
     space = DiskSpace([tmp_path], 256 * MIB, usage=disks)
     assert space.lacking() == ""
     disks[tmp_path] = Usage(200 * MIB, 19 * MIB)
-    assert space.lacking().startswith("19 MiB free")
+    assert space.lacking().startswith("19 MiB are free")
 
 
 def test_nobody_looks_at_a_disk_if_nothing_must_stay_free(tmp_path: Path) -> None:

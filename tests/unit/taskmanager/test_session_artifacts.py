@@ -186,7 +186,7 @@ def test_native_code_is_there_once_by_its_own_name(session: Any, tmp_path: Path)
     with pytest.raises(LibraryConflict):  # not reported as a fault of the job: another TaskManager can analyse it
         analyse(cache, native(tmp_path / "2", "2"))
     (fault,) = analyse(cache, unsound("text", tmp_path / "bad.zip")).faults
-    assert fault.problem.startswith("artifact bad.zip is no zip archive")
+    assert fault.problem.startswith("artifact bad.zip is not a zip archive")
     sys.modules.pop("acme_fast")
 
 
@@ -217,7 +217,7 @@ def test_native_archives_with_another_content_of_one_file_are_refused(session: A
 def test_native_code_that_is_installed_cannot_be_replaced(session: Any, tmp_path: Path) -> None:
     """With child-first it is refused. With parent-first the installed one is used (B31)."""
     wheel = archive(tmp_path / "xxhash.whl", **{"xxhash/_xxhash.so": "", "xxhash/__init__.py": ""})
-    with pytest.raises(UnusableArtifact, match="xxhash, which is native code and installed already"):
+    with pytest.raises(UnusableArtifact, match="xxhash, which is native code and already installed"):
         caches(session).load(JOB, wheel)
     main = artifacts(tmp_path / "job", main="import xxhash\ndef run(): return hasattr(xxhash, 'xxh3_64')\n")
     code = caches(session, "parent-first").load(JOB, main | wheel)

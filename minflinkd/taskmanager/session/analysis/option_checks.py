@@ -124,8 +124,8 @@ def _without(options: Options, left_out: str) -> Options:
 def _said(name: str, value: str, problem: str) -> str:
     """Describe the problem. For a secret, show neither the value nor Spark's message, which may quote it."""
     if is_sensitive(name):
-        return "Spark cannot take the value, which is not shown, as it looks like a secret"
-    return problem if name.lower() in problem.lower() else f"Spark cannot take {show(value)}: {problem}"
+        return "Spark does not accept the value (not shown, because it looks like a secret)"
+    return problem if name.lower() in problem.lower() else f"Spark does not accept {show(value)}: {problem}"
 
 
 def _problem(attempt: Callable[[Options], None], options: Options) -> str | None:

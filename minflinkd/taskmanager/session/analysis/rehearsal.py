@@ -1,4 +1,4 @@
-"""Finds out by Spark's own rules whether a task can continue with the state of another version of it (C25, H2).
+"""Finds out by Spark's own rules whether a task can continue with the state of another version (C25, H2).
 
 Spark describes the state of a query in files next to it. When a query starts from that state, Spark compares the types
 before the first micro-batch. But by then the old version would already have stopped. So the comparison is made here in

@@ -79,7 +79,7 @@ def _archive(name: str, path: Path) -> Iterator[zipfile.ZipFile]:
     except Exception as error:
         if not libraries.is_damage(error):
             raise
-        raise UnusableArtifact(f"artifact {name} is no zip archive, or cannot be unpacked: {error}") from error
+        raise UnusableArtifact(f"artifact {name} is not a zip archive, or cannot be unpacked: {error}") from error
 
 
 def digest_of(artifacts: Iterable[Artifact], *more: str) -> str:
@@ -132,7 +132,7 @@ def _check_package(artifact: Artifact, path: str, target: Path, own: set[Path]) 
         if package != target and module not in own and module.is_file():
             name = module.relative_to(target)
             raise UnusableArtifact(
-                f"artifact {artifact.name}: {path} is a package, and an artifact before it has the module {name}",
+                f"artifact {artifact.name}: {path} is a package, and an earlier artifact has the module {name}",
                 hint="rename one of the two",
             )
 
@@ -154,8 +154,8 @@ def merge(artifact: Artifact, source: Path, target: Path) -> None:
             new.append(file)
         elif _is_importable(artifact, file) and not filecmp.cmp(source / file, place, shallow=False):
             raise UnusableArtifact(
-                f"artifact {artifact.name}: {file} is another one than that of an artifact before it",
-                hint="bring one version of it",
+                f"artifact {artifact.name}: {file} differs from the one in an earlier artifact",
+                hint="include only one version of it",
             )
     for file in new:
         (target / file).parent.mkdir(parents=True, exist_ok=True)

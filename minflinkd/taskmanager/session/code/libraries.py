@@ -56,7 +56,7 @@ class MissingFunction(MinflinkError):
 
 
 class JobCode:
-    """The code of one job, held until `release`. Without artifacts, that is what the TaskManager has installed."""
+    """The code of one job, held until `release`. Without artifacts, it is what the TaskManager has installed."""
 
     def __init__(self, package: str | None, jars: bool, release: Callable[[], None]) -> None:
         self._package = package
@@ -274,7 +274,7 @@ class CodeCache:
         installed = [name for name in sorted(artifact.names - known) if importlib.util.find_spec(name) is not None]
         if installed and not self._parent_first:
             raise UnusableArtifact(
-                f"artifact {artifact.name} brings {installed[0]}, which is native code and installed already",
+                f"artifact {artifact.name} contains {installed[0]}, which is native code and already installed",
                 hint="leave it out; or set classloader.resolve-order to parent-first, to use what is installed",
             )
         return bool(installed)

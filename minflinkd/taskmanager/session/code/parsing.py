@@ -1,13 +1,13 @@
-"""Lets threads call `ast.parse` one after the other, in Pythons that need it.
+"""Makes threads call `ast.parse` one after the other, in Python versions that need it.
 
-Python 3.11 before 3.11.8 keeps one count of the depth of a syntax tree for the whole process. The garbage collector can
-run while a tree is built, and a finalizer can then let another thread in. If that thread parses as well, the count is
-wrong, and `ast.parse` raises "SystemError: AST constructor recursion depth mismatch"
+Python 3.11 before 3.11.8 has one counter for the depth of a syntax tree in the whole process. The garbage collector can
+run while a tree is built, and a finalizer can then let another thread run. If this thread parses as well, the counter
+is wrong, and `ast.parse` raises "SystemError: AST constructor recursion depth mismatch"
 (https://github.com/python/cpython/issues/106905).
 
-User code parses without asking to: `inspect.getsource` of a class does, and so does `inspect.signature` of a function
-in C. The tasks of a session start on threads of one process, so two jobs that started at the same time could make each
-other fail.
+User code may parse without knowing it: `inspect.getsource` of a class parses, and so does `inspect.signature` of a C
+function. The tasks of a session start on threads of one process, so two jobs that start at the same time could make
+each other fail.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def parse_one_at_a_time() -> None:
-    """Replace `ast.parse` in this process, for good, by one that waits for its turn. Do nothing in other Pythons."""
+    """Replace `ast.parse` in this process by a function that takes a lock. Do nothing in other Python versions."""
     if not (3, 11) <= sys.version_info < (3, 11, 8):
         return
     parse, lock = ast.parse, threading.RLock()

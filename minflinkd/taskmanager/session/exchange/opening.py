@@ -163,8 +163,8 @@ def fit_positions(
 ) -> None:
     """Make the last micro-batch end where the restored inputs begin.
 
-    An offset further ahead covers what an at-least-once task had read of the next epoch: that comes again, in entries
-    divided in another way. An offset further back, without unread entries, leaves out only barriers.
+    An offset further ahead covers rows of the next epoch that an at-least-once task had already read. These rows come
+    again, divided into other entries. An offset further back, without unread entries, leaves out only barriers.
     """
     for number in (batch, batch + 1):  # `batch + 1` exists if an empty micro-batch was planned, see `plan_empty_batch`
         if (checkpoint / "offsets" / str(number)).exists():

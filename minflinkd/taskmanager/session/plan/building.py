@@ -81,7 +81,7 @@ def _build(
     _join_ends(plan, task)
     if task.readers and plan.frame is not None and (columns := not_storable(session, plan.frame)):
         path, names = f"vertices.{task.end}", ", ".join(columns)
-        problem = f"what other tasks read cannot be stored: {names}"
+        problem = f"columns that other tasks read cannot be stored: {names}"
         plan.faults.append(GraphFault(path=path, problem=problem, hint="cast it, or leave it out"))
     for sink in plan.sinks if plan.frame is not None else ():
         _attempt(plan, f"vertices.{sink.id}.sink", lambda sink=sink.sink: check_rows(session, sink, plan.frame))  # type: ignore

@@ -49,12 +49,12 @@ def check_rows(session: Session, sink: Sink, frame: DataFrame) -> None:
     if sink.format == "kafka":
         if not _is_there(session, frame, "kafka"):
             raise UnfitSink(
-                "Spark's Kafka connector is not there",
-                hint="bring spark-sql-kafka-0-10 and what it needs as jar artifacts, or in spark.jars of TaskManagers",
+                "Spark's Kafka connector is not installed",
+                hint="add spark-sql-kafka-0-10 and its dependencies as jar artifacts, or to spark.jars of TaskManagers",
             )
         if "value" not in columns:
             hint = "SELECT CAST(carrier AS STRING) AS key, to_json(struct(*)) AS value FROM ..."
-            raise UnfitSink(f"a kafka sink writes a column `value`, and gets {', '.join(columns)}", hint=hint)
+            raise UnfitSink(f"a kafka sink writes a column `value`, but gets {', '.join(columns)}", hint=hint)
         if "topic" not in columns and not sink.options.get("topic"):
             raise UnfitSink("the kafka sink has no topic", hint="options: {topic: out}, or a column `topic`")
     missing = [name for name in (*key_of(sink), *sink.partition_by) if name not in columns]

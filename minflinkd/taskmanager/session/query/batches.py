@@ -35,7 +35,7 @@ from minflinkd.taskmanager.session.state import snapshot
 
 log = structlog.get_logger(__name__)
 
-_LOOK = 1.0  # seconds between two looks at a disk that is nearly full
+_LOOK = 1.0  # seconds between two checks of the disks
 
 
 @dataclass
@@ -128,7 +128,7 @@ class MicroBatches:
         self.published()
 
     def look_at_exchanges(self) -> None:
-        """Take in and pass on what happens in exchanges while no micro-batch runs."""
+        """Read what has arrived from exchanges, and forward watermarks, while no micro-batch runs."""
         self.channels.poll()
         if self.channels.may_idle:
             with suppress(PySparkException, Py4JError):

@@ -1,4 +1,4 @@
-"""The first stage of an attempt: from the supervisor's request to a task of which everything but the query is there."""
+"""The first stage of an attempt: from the supervisor's request to a task that is complete except for its query."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Engine:
 class BuiltTask:
     """A task that is ready to start. Call `release` when its query has ended, or if it never starts.
 
-    `stores_of`: the run id under which its state stores stand open, if it continues where another attempt stopped.
+    `stores_of`: the run id under which its state stores are open, if it continues where another attempt stopped.
     `phases`: seconds that each phase of building took.
     """
 

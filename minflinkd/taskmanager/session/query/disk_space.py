@@ -1,7 +1,8 @@
 """Whether the disks that a task writes to have room for another micro-batch (A14).
 
-While nobody completes checkpoints, what sinks stage is not published, and nothing that a checkpoint would replace is
-deleted. A task that goes on would fill the disk, and fail with every other task that writes there. So it waits instead.
+While no checkpoints complete, staged output is not published, and files that a checkpoint would replace are not
+deleted. A task that kept running would fill the disk, and would fail together with every other task that writes there.
+So the task waits instead.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Protocol
 from minflinkd.jobgraph.model import Vertex
 from minflinkd.taskmanager.session.sinks.files import local_path
 
-SHARE = 0.1  # of a file system: on one that is small, no more than this is left free
+SHARE = 0.1  # of a file system: on a small one, this much free space is enough
 
 
 class Usage(Protocol):
@@ -25,7 +26,7 @@ class Usage(Protocol):
 
 
 class DiskSpace:
-    """`least`: bytes that must be free in each directory, which need not exist yet. 0: whatever is free is enough."""
+    """`least`: bytes that must be free in each directory, which need not exist yet. 0: never wait."""
 
     def __init__(
         self, directories: Iterable[Path], least: int, *, usage: Callable[[Path], Usage] = shutil.disk_usage
@@ -35,15 +36,15 @@ class DiskSpace:
         self._usage = usage
 
     def lacking(self) -> str:
-        """Return where too little is free, in words; empty if there is enough everywhere."""
+        """Return which directory has too little free space, as text for people; empty if all have enough."""
         for directory in self._directories:
             try:
                 found = self._usage(_existing(directory))
-            except OSError:  # writing there says what is wrong
+            except OSError:  # the write itself will report what is wrong
                 continue
             least = min(self._least, int(SHARE * found.total))
             if found.free < least:
-                return f"{found.free / 2**20:.0f} MiB free in {directory}, where {least / 2**20:.0f} MiB must stay free"
+                return f"{found.free / 2**20:.0f} MiB are free in {directory}, {least / 2**20:.0f} MiB must stay free"
         return ""
 
 

@@ -45,12 +45,12 @@ class SparkRun:
         try:
             self.java.stop()
         except (PySparkException, Py4JError) as error:
-            log.warning("a query does not stop in order", attempt=attempt_id, error=str(error))
+            log.warning("a query does not stop cleanly", attempt=attempt_id, error=str(error))
         return not self.execution.queryExecutionThread().isAlive()
 
 
 class Gate:
-    """Holds micro-batches back until their run is known, and has the state stores that are left to it."""
+    """Holds micro-batches back until their run is known, and has taken over the state stores of another run."""
 
     def __init__(self, stores: StateStores) -> None:
         self._stores = stores
@@ -71,7 +71,7 @@ class Gate:
             if stores_of is not None:
                 stores = self._stores.hand_over(stores_of, run.id)
                 self._stores.forget(stores_of)
-                log.info("a query goes on in open state stores", run=run.id, stores=stores)
+                log.info("a query continues in open state stores", run=run.id, stores=stores)
             self._run = run
         except BaseException:
             self._opened.set()

@@ -286,7 +286,7 @@ class RunningQuery:
     def _park_at_cut(self) -> None:
         """Keep the state stores open for the next attempt, if this one stops with a stop checkpoint.
 
-        No micro-batch begins after the cut of such a checkpoint, so the stores stand exactly at it.
+        No micro-batch begins after the cut of such a checkpoint, so the stores are exactly at the cut.
         """
         with self._parking:
             closed = self._channels.closed_after is not None

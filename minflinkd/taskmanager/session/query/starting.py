@@ -1,4 +1,4 @@
-"""The second stage of an attempt: its query is started in Spark, in the state stores that are left to it, if any."""
+"""The second stage of an attempt: its query starts in Spark, with the state stores of the attempt before it, if any."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minflinkd.taskmanager.session.query.running import Events, RunningQuery
 
 
 def start(built: BuiltTask, events: Events, ending: Ending) -> tuple[RunningQuery, TaskRunning]:
-    """Start the query. Returns it, and what to answer. Call its `watch` on a thread of its own afterwards.
+    """Start the query. Returns the query and the answer to the supervisor. Then call `watch` on a thread of its own.
 
     If Spark does not start it, its error is raised. Nothing runs then, and `built` is released.
     """

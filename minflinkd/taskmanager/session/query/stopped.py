@@ -26,5 +26,5 @@ class StoppedQuery:
 
         An attempt that starts from a copy of the state need not wait for this: it has a directory of its own.
         """
-        closed = [self.stores.close(run) for run in self.runs]  # all of them, also if one cannot be closed
+        closed = [self.stores.close(run) for run in self.runs]  # close all of them, even if one cannot be closed
         return all(closed)

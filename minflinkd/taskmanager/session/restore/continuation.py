@@ -2,7 +2,7 @@
 
 A restored query opens a RocksDB for each partition, from the checkpoint's files. That takes longer with more state, and
 it happens between the last micro-batch of one version of a job and the first one of the next. But after the cut of a
-stop checkpoint, the stores of the stopped query stand exactly where the next query begins.
+stop checkpoint, the stores of the stopped query are exactly at the point where the next query begins.
 
 The next query continues in them only in the same session, and only if the restored files would give it the same state:
 the stores keep the schemas and the settings with which they were opened. A store need not be open: Spark then opens it

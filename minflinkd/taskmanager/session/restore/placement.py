@@ -109,7 +109,7 @@ def _check(
     commit = snapshot.parse_commit((checkpoint / "commits" / str(batch)).read_text("utf-8"))
     if commit.stores.keys() != {str(number) for number in kinds}:
         raise StateNotMatched(
-            [Reason(f"Spark keeps state of {len(commit.stores)} operators, and {len(kinds)} were recorded")]
+            [Reason(f"Spark keeps state of {len(commit.stores)} operators, but {len(kinds)} were recorded")]
         )
     if all(a == b for a, b in placement.operators.items()) and len(placement.operators) == len(kinds):
         return  # only sources have come, gone or moved

@@ -1,4 +1,4 @@
-"""Keeps the last rows of a stream to be looked at. At least once, and only as long as the attempt is known."""
+"""Keeps the last rows of a stream for inspection. At least once, and only as long as the attempt is known."""
 
 from __future__ import annotations
 

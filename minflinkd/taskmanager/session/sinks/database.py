@@ -56,7 +56,7 @@ class Database:
         except Py4JJavaError as error:
             if is_no_driver(error):
                 name = self._options.get("driver", "for " + ":".join(self._options["url"].split(":")[:2]))
-                raise NoDriver(f"the JDBC driver {name} is not there") from error
+                raise NoDriver(f"the JDBC driver {name} is not installed") from error
             raise DatabaseFailed(f"no connection to the database: {_said(error)}") from error
         try:
             connection.setAutoCommit(False)

@@ -87,9 +87,9 @@ class TaskSinks:
                 sink = self._sinks.get(VertexId(transaction.sink))
                 if not isinstance(sink, CommittingSink):
                     raise SinkGone(
-                        f"checkpoint {transaction.checkpoint_id} holds rows that sink {transaction.sink} has yet to "
-                        "commit, and the job has no such sink any more",
-                        hint="start the job with that sink once, or from a checkpoint that owes nothing",
+                        f"checkpoint {transaction.checkpoint_id} contains rows that sink {transaction.sink} has yet to "
+                        "commit, but the job no longer has this sink",
+                        hint="start the job once with that sink, or from a checkpoint without uncommitted rows",
                     )
                 sink.commit(transaction)
             for sink in self._own():
@@ -126,7 +126,7 @@ class TaskSinks:
         if not isinstance(sink, CollectSink):
             known = [name for name, other in self._sinks.items() if isinstance(other, CollectSink)]
             raise NoSuchSink(
-                f"{vertex_id} is no collect sink of this task", hint=f"it has {', '.join(known) or 'none'}"
+                f"{vertex_id} is not a collect sink of this task", hint=f"it has {', '.join(known) or 'none'}"
             )
         return sink.read()
 
@@ -158,7 +158,7 @@ def _if_possible(sink: VertexId, action: Callable[[], None]) -> None:
     try:
         action()
     except BaseException as error:  # user code, or a database that cannot be reached
-        log.warning("a sink could not tidy up", sink=sink, error=str(error))
+        log.warning("a sink could not clean up", sink=sink, error=str(error))
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def query_failure(java_query: Any) -> ErrorInfo:
     """Describe why a query ended by itself, as the JVM says."""
     option = java_query.exception()
     if not option.isDefined():
-        return QueryEnded("the query ended without having been told to, and Spark names no reason").info()
+        return QueryEnded("the query ended unexpectedly, and Spark gives no reason").info()
     return _java_failure(option.get())
 
 

@@ -103,8 +103,8 @@ REFUSALS = (
     ),
     Refusal(
         r"KAFKA_DATA_SOURCE_NOT_ENABLED",
-        "Spark's Kafka connector is not there, so the format kafka cannot be read",
-        "add spark-sql-kafka-0-10 and what it needs to the artifacts, or to spark.jars of TaskManagers",
+        "Spark's Kafka connector is not installed, so the format kafka cannot be read",
+        "add spark-sql-kafka-0-10 and its dependencies to the artifacts, or to spark.jars of TaskManagers",
     ),
     Refusal(
         r"Data source (?P<name>\S+) does not support streamed reading",

@@ -294,7 +294,7 @@ def sst_files(zip_file: Path) -> tuple[str, ...]:
             text.readline()  # the version of the format
             values = json.loads(text.readline())
     except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as error:
-        raise SnapshotFailed(f"{zip_file.name} is no RocksDB snapshot: {error}") from error
+        raise SnapshotFailed(f"{zip_file.name} is not a RocksDB snapshot: {error}") from error
     return tuple(str(entry["dfsSstFileName"]) for entry in values.get("sstFiles", ()))
 
 
