@@ -13,14 +13,18 @@ import aiohttp
 import psutil
 import pytest
 
+from tests.beside import beside
 from tests.cluster import Cluster, lives
+from tests.faults.hot_restarts import drained
 from tests.fenced_writes import history
 from tests.pair_of_daemons import Pair, role, stands_by
 from tests.proxy import Proxy
 from tests.servers.zookeeper import Ensemble, ZooKeeper
 from tests.servers.zookeeper_log import transactions
-from tests.waiting import until
+from tests.waiting import LOOK, until
 from tests.windows_job import WindowsJob, leftovers, result
+
+AHEAD = 30  # event files that are there and not yet read: some ten seconds
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -36,8 +40,8 @@ class Story:
         self.job_id = ""
         self.attempts: set[str] = set()
 
-    async def begin(self, at: Cluster) -> None:
-        self.job_id = await at.submit(self.windows.write(self.out.name, **{"trigger-interval": "300 ms"}))
+    async def begin(self, at: Cluster, **changes: str) -> None:
+        self.job_id = await at.submit(self.windows.write(self.out.name, **{"trigger-interval": "300 ms", **changes}))
         await (await self.pair.leader()).await_checkpoints(self.job_id, 2, timeout=150)
         await until(self.pair.micro_batches, "micro-batches")
         self.attempts = self.pair.attempts()
@@ -52,6 +56,18 @@ class Story:
         found = self.pair.micro_batches()
         assert found == [*range(found[0], found[-1] + 1)], "no micro-batch is missing"
         assert self.pair.attempts() == self.attempts
+
+    async def feed(self) -> None:
+        """Write event files as they are read, until cancelled. The job has `mode: streaming`."""
+        while True:
+            missing = self.pair.micro_batches()[-1] + AHEAD - self.files
+            if missing > 0:
+                await asyncio.to_thread(self.windows.write_events, self.files, missing)
+            await asyncio.sleep(LOOK)
+
+    @property
+    def files(self) -> int:
+        return len(list(self.windows.events.glob("[0-9]*")))
 
     async def end(self, leader: Cluster) -> None:
         """Wait for the job's end. Nothing was restarted, and the output is exactly that of the batch."""
@@ -166,31 +182,38 @@ async def test_without_a_quorum_nobody_leads_and_tasks_go_on(
 @pytest.mark.slow
 async def test_thirty_leaders_in_a_row_lose_nothing(zookeeper: ZooKeeper, windows: WindowsJob, tmp_path: Path) -> None:
     """Killed, paused, or told to hand over, in an order drawn from a seed (A17)."""
-    rng = random.Random(17)
-    windows.write_events(first=150, count=1000)
     pair = Pair(tmp_path / "cluster", dict.fromkeys("ab", zookeeper.address))
     story = Story(pair, windows, zookeeper)
     async with pair.running() as (a, _):
-        await story.begin(at=a)
+        await story.begin(at=a, mode="streaming")
         leader = a
-        for _ in range(30):
-            match rng.choice(("kill", "pause", "hand over")):
-                case "kill":
-                    await leader.kill()
-                    following = await pair.leader(other_than=leader)
-                    await leader.start_again()
-                case "pause":
-                    leader.process.send_signal(signal.SIGSTOP)
-                    try:
-                        following = await pair.leader(other_than=leader)
-                    finally:
-                        leader.process.send_signal(signal.SIGCONT)
-                    await stands_by(leader)
-                case _:
-                    await leader.hand_over()
-                    following = await pair.leader(other_than=leader)
-                    await leader.start_again()
-            await story.goes_on(following)
-            leader = following
+        async with beside("feeder", story.feed()):
+            leader = await _thirty_leaders(story, leader)
+        await drained(leader, story.job_id, tmp_path / "savepoints", source="events", files=story.files)
         await story.end(leader)
     story.verify_history(leaders=30)
+
+
+async def _thirty_leaders(story: Story, leader: Cluster) -> Cluster:
+    """Let one leader follow the other. Return the last one."""
+    rng, pair = random.Random(17), story.pair
+    for _ in range(30):
+        match rng.choice(("kill", "pause", "hand over")):
+            case "kill":
+                await leader.kill()
+                following = await pair.leader(other_than=leader)
+                await leader.start_again()
+            case "pause":
+                leader.process.send_signal(signal.SIGSTOP)
+                try:
+                    following = await pair.leader(other_than=leader)
+                finally:
+                    leader.process.send_signal(signal.SIGCONT)
+                await stands_by(leader)
+            case _:
+                await leader.hand_over()
+                following = await pair.leader(other_than=leader)
+                await leader.start_again()
+        await story.goes_on(following)
+        leader = following
+    return leader
