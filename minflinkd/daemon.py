@@ -43,6 +43,7 @@ from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
 from minflinkd.rest.guard import Limits
 from minflinkd.rest.server import Listening, LogSources, RestServer, place
+from minflinkd.rpc.door import RpcDoor
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import Address
 from minflinkd.rpc.tcp import RpcServer
@@ -82,6 +83,7 @@ class Mandate:
     records: Location  # of the job store; accepts writes only while this leadership lasts
     sockets: Sequence[socket.socket]  # of the HTTP endpoint, already listening
     url: str  # of the endpoint, for the other daemons and for clients
+    door: RpcDoor  # through which TaskManagers connect
     members: Callable[[], Sequence[Member]]  # who takes part in the election, the leader first
     trouble: Callable[[], str]  # why the coordination service cannot be used at present
     without_leader: float  # seconds without a known leader before this leadership
@@ -139,6 +141,7 @@ class Daemon(Component):
             ports=self._rpc_ports(),
             heartbeat_timeout=config.heartbeat.timeout,
             on_disconnect=self._task_manager_disconnected,
+            door=None if mandate is None else mandate.door,
         )
         ha_store = self._storages.at(self._blob_store)
         await self._storages.require_writable(ha_store)

@@ -21,6 +21,7 @@ import structlog
 from minflinkd.config import Config
 from minflinkd.config import directories as where
 from minflinkd.config.cluster_options import Standby as RestStandby
+from minflinkd.config.values import socket_address
 from minflinkd.daemon import READY_FILE, Daemon, DaemonInfo, Mandate
 from minflinkd.ha.election import Timing
 from minflinkd.ha.elector import Elector
@@ -30,6 +31,7 @@ from minflinkd.ha.standing import member_name
 from minflinkd.ha.zookeeper.cluster import LeaderRecords, ZooKeeperCluster
 from minflinkd.rest.server import Listening, place
 from minflinkd.rest.standby import StandbyServer
+from minflinkd.rpc.door import RpcDoor
 from minflinkd.runtime import listening
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
@@ -97,7 +99,7 @@ class _Leadership:
 
 
 class ElectedDaemon(Component):
-    """Has the interface of `Daemon` for the process. `start` returns when it answers HTTP, as leader or as standby."""
+    """Offers what `Daemon` offers to the process. `start` returns when it answers, as a standby."""
 
     def __init__(self, config: Config, environ: Mapping[str, str], kill: Callable[[], object] | None = None) -> None:
         """`kill` kills this process."""
@@ -112,6 +114,7 @@ class ElectedDaemon(Component):
         self._directory = StateDirectory(self.state_directory)
         self._storages = Storages(config.storage.options)
         self._sockets: list[socket.socket] = []
+        self._door: RpcDoor | None = None
         self._standby: StandbyServer | None = None
         self._daemon: Daemon | None = None
         self._leadership: _Leadership | None = None
@@ -145,12 +148,14 @@ class ElectedDaemon(Component):
         secret = cluster_secret(where.secret_file(config, self.state_directory))
         self._sockets = await listening.bind(place(config.rest.bind_address, config.rest.port))
         self._url = f"http://{_host(config)}:{self._sockets[0].getsockname()[1]}"
+        self._door = door = RpcDoor(_rpc_place(config), secret=secret, leader=self._leaders_rpc)
+        await door.start()
         overflow = self._storages.at(f"{where.ha_storage_uri(config, self.state_directory).rstrip('/')}")
         await self._storages.require_writable(overflow)
         self._cluster = cluster = ZooKeeperCluster(config.ha, overflow=overflow, fingerprint=_fingerprint(secret))
         self._elector = Elector(
             cluster.ballot,
-            member=Member(name=member_name(), url=self._url),
+            member=Member(name=member_name(), url=self._url, rpc=_rpc_address(config, door.endpoint[1])),
             timing=Timing(lease=config.ha.lease, renewal=float(config.ha.renewal_interval)),
             lead=self._lead,
             step_down=self._step_down,
@@ -172,6 +177,8 @@ class ElectedDaemon(Component):
         if hasattr(self, "_elector"):
             await self._elector.aclose()  # after the leadership is closed, because this lets the next daemon lead
             await self._cluster.aclose()
+        if self._door is not None:
+            await self._door.aclose()
         (self.state_directory / READY_FILE).unlink(missing_ok=True)
         listening.close(self._sockets)
         await self._storages.aclose()
@@ -256,7 +263,8 @@ class ElectedDaemon(Component):
         self._changed()
 
     async def _begin(self, leadership: _Leadership) -> None:
-        """Start the components of a leader, or return early if the leadership ends. Raises MinflinkError, OSError."""
+        """Start what a leader runs. Return early if the leadership is over before. Raises MinflinkError, OSError."""
+        assert self._door is not None
         epoch, cluster_id = leadership.epoch, await self._cluster.cluster_id()
         records = leadership.records = self._cluster.records(cluster_id, epoch)
         mandate = Mandate(
@@ -266,6 +274,7 @@ class ElectedDaemon(Component):
             records=records.jobs,
             sockets=self._sockets,
             url=self._url,
+            door=self._door,
             members=lambda: self._members,
             trouble=lambda: self._elector.trouble,
             without_leader=self._without_leader(),
@@ -375,11 +384,18 @@ class ElectedDaemon(Component):
         return 0.0 if self._leaderless_since is None else self._clock.monotonic() - self._leaderless_since
 
     def _leader(self) -> str:
-        """Return the URL of the leader; empty if none is known."""
+        """Return the URL of the leader, as far as it is known."""
+        return "" if (member := self._leading_member()) is None else member.url
+
+    def _leaders_rpc(self) -> str:
+        """Return where TaskManagers find the leader, as far as it is known."""
+        return "" if (member := self._leading_member()) is None else member.rpc
+
+    def _leading_member(self) -> Member | None:
         for member in self._members[:1]:
             if member.leading_since_ms and member.url != self._url:
-                return member.url
-        return ""
+                return member
+        return None
 
 
 def new_daemon(config: Config, environ: Mapping[str, str]) -> Daemon | ElectedDaemon:
@@ -399,6 +415,16 @@ def _host(config: Config) -> str:
     """Return the host name at which clients and other daemons reach the HTTP endpoint."""
     host = config.rest.address if config.rest.address != "localhost" else config.rest.bind_address
     return f"[{host}]" if ":" in host else host
+
+
+def _rpc_place(config: Config) -> listening.Place:
+    manager = config.jobmanager
+    return listening.Place(manager.bind_host, tuple(manager.rpc_port), "jobmanager.bind-host", "jobmanager.rpc.port")
+
+
+def _rpc_address(config: Config, port: int) -> str:
+    """Return the address under which TaskManagers reach this daemon, on whatever host they are."""
+    return socket_address(config.jobmanager.rpc_address or config.jobmanager.bind_host, port)
 
 
 def _fingerprint(secret: bytes) -> str:

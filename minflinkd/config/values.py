@@ -57,6 +57,11 @@ def socket_addresses(text: str) -> list[tuple[str, int]]:
     return found
 
 
+def socket_address(host: str, port: int) -> str:
+    """Return what `socket_addresses` reads as this host and port."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class NotAllowed(ValueError):
     """The text is not a valid value of the option; the message says what is."""
 

@@ -31,12 +31,16 @@ class ClaimGone(MinflinkError):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A daemon in the election, as the others see it."""
+    """A daemon in the election, as the others see it.
+
+    The version before and the version after read this, too: a new field needs a default.
+    """
 
     name: str  # host and process, for people
     url: str  # of its HTTP endpoint
     leading_since_ms: int = 0  # 0: it does not lead
     epoch: int = 0
+    rpc: str = ""  # host:port at which TaskManagers reach it; empty: it does not say
 
 
 def told(error: MinflinkError) -> str:

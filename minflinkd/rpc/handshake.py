@@ -1,14 +1,17 @@
-"""The first three frames of a connection between a TaskManager and its daemon.
+"""The first three frames of a connection between a TaskManager and a daemon.
 
     daemon       Challenge   a nonce, and the protocol versions that it speaks
     TaskManager  Hello       its address, a nonce, the protocol versions that it speaks, and a proof
     daemon       Welcome     a proof
+                 Refusal     instead, from a daemon that stands by: where the leader is, and a proof (A13)
 
 Both prove that they know the cluster's secret: HMAC-SHA256 over both nonces, the address and both ranges of versions.
-So nobody between them can make them speak an older version than necessary. The secret itself is never sent.
+So nobody between them can make them speak an older version than they could. The proof of a Refusal covers the leader's
+address, too, so nobody else can send a TaskManager anywhere. The secret itself is never sent.
 
-Both sides send these frames before they agree on a version. So the frames keep their form in all versions: a field may
-be added if it has a default, no field is removed or renamed, and the proof always covers the same fields.
+These frames come before any version is agreed on. So they keep their form in all versions: a field may be added if it
+has a default; none is removed or renamed, and the proof stays over the same fields. A TaskManager that does not know
+Refusal cannot read it as a Welcome, takes it for a fault, and tries again. A Refusal needs no version in common.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import parse_resource_id
 
 LIMIT = 4096  # bytes
+TIMEOUT = 5.0  # seconds for all three frames
 NONCE = 32  # bytes
 FAULTS = (MinflinkError, msgspec.DecodeError, asyncio.IncompleteReadError, OSError, TimeoutError)
 
@@ -35,6 +39,19 @@ FAULTS = (MinflinkError, msgspec.DecodeError, asyncio.IncompleteReadError, OSErr
 class AuthenticationFailed(MinflinkError):
     code = "rpc-authentication"
     consequence = Consequence.FATAL
+
+
+class StandsBy(MinflinkError):
+    """The daemon stands by. `leader` is the `host:port` that it names; empty: it knows none."""
+
+    code = "stands-by"
+    consequence = Consequence.RETRYABLE
+
+    def __init__(self, leader: str = "") -> None:
+        super().__init__(
+            f"it stands by, and names {leader} as the leader" if leader else "it stands by, and knows no leader"
+        )
+        self.leader = leader
 
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +80,13 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     proof: bytes
 
 
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Its fields must not be those of a Welcome: who knows only that one must not be able to read it."""
+
+    leader: str  # host:port for TaskManagers; empty: nobody leads, as far as this daemon knows
+    refusal_proof: bytes
+
+
 async def greet(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, secret: bytes, spoken: ProtocolRange = SPOKEN
 ) -> tuple[Address, int]:
@@ -70,6 +94,37 @@ async def greet(
 
     Raises AuthenticationFailed, ProtocolMismatch and the other FAULTS.
     """
+    challenge, hello = await _challenged(reader, writer, secret, spoken)
+    protocol = agree(spoken, hello.spoken, other=hello.address)
+    reply = Welcome(proof=_proof(secret, "server", challenge, hello.address, hello.nonce, hello.spoken))
+    write_frame(writer, msgspec.msgpack.encode(reply))
+    await writer.drain()
+    return Address(hello.address), protocol
+
+
+async def refuse(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    *,
+    secret: bytes,
+    leader: str,
+    spoken: ProtocolRange = SPOKEN,
+) -> Address:
+    """A standby's side: tell a TaskManager of this cluster where the leader is. Return the TaskManager's address.
+
+    Raises AuthenticationFailed and the other FAULTS; then nothing was told.
+    """
+    challenge, hello = await _challenged(reader, writer, secret, spoken)
+    proof = _proof(secret, "standby", challenge, hello.address, hello.nonce, hello.spoken, leader)
+    write_frame(writer, msgspec.msgpack.encode(Refusal(leader=leader, refusal_proof=proof)))
+    await writer.drain()
+    return Address(hello.address)
+
+
+async def _challenged(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, spoken: ProtocolRange
+) -> tuple[Challenge, Hello]:
+    """Return what was asked, and the answer of a TaskManager that knows the secret. Raises FAULTS."""
     challenge = Challenge(oldest=spoken.oldest, newest=spoken.newest, nonce=secrets.token_bytes(NONCE))
     write_frame(writer, msgspec.msgpack.encode(challenge))
     hello = msgspec.msgpack.decode(await read_frame(reader, LIMIT), type=Hello)
@@ -81,11 +136,7 @@ async def greet(
     if kind != "taskmanager":
         raise AuthenticationFailed(f"{name} is no TaskManager's address")
     parse_resource_id(resource_id)
-    protocol = agree(spoken, hello.spoken, other=hello.address)
-    reply = Welcome(proof=_proof(secret, "server", challenge, hello.address, hello.nonce, hello.spoken))
-    write_frame(writer, msgspec.msgpack.encode(reply))
-    await writer.drain()
-    return Address(hello.address), protocol
+    return challenge, hello
 
 
 async def introduce(
@@ -98,7 +149,7 @@ async def introduce(
 ) -> int:
     """The TaskManager's side. Return the version of the protocol to speak with the daemon.
 
-    Raises AuthenticationFailed, ProtocolMismatch and the other FAULTS.
+    Raises StandsBy, AuthenticationFailed, ProtocolMismatch and the other FAULTS.
     """
     challenge = _read_challenge(await read_frame(reader, LIMIT))
     nonce = secrets.token_bytes(NONCE)
@@ -108,14 +159,22 @@ async def introduce(
         writer, msgspec.msgpack.encode(hello)
     )  # even without a version in common: then the daemon's log says so, too
     await writer.drain()
-    protocol = agree(spoken, challenge.spoken, other="the daemon")
     try:
-        welcome = msgspec.msgpack.decode(await read_frame(reader, LIMIT), type=Welcome)
+        reply = _read_reply(await read_frame(reader, LIMIT))
     except asyncio.IncompleteReadError as error:
-        raise Unreachable("the daemon refused the handshake", hint="do both have the same cluster secret?") from error
-    if not hmac.compare_digest(_proof(secret, "server", challenge, address, nonce, spoken), welcome.proof):
+        agree(spoken, challenge.spoken, other="the daemon")  # if this is why, it is the better error
+        raise Unreachable("the daemon refused the handshake", hint="is it the same cluster secret?") from error
+    if isinstance(reply, Refusal):
+        proof = _proof(secret, "standby", challenge, address, nonce, spoken, reply.leader)
+        told = reply.refusal_proof
+    else:
+        proof = _proof(secret, "server", challenge, address, nonce, spoken)
+        told = reply.proof
+    if not hmac.compare_digest(proof, told):
         raise AuthenticationFailed("the daemon does not know the cluster's secret")
-    return protocol
+    if isinstance(reply, Refusal):
+        raise StandsBy(reply.leader)
+    return agree(spoken, challenge.spoken, other="the daemon")
 
 
 def _read_challenge(data: bytes) -> Challenge:
@@ -125,8 +184,22 @@ def _read_challenge(data: bytes) -> Challenge:
         raise ProtocolError(f"not a daemon's challenge: {error}", hint="check who uses this port") from error
 
 
+def _read_reply(data: bytes) -> Welcome | Refusal:
+    try:
+        return msgspec.msgpack.decode(data, type=Welcome)
+    except msgspec.ValidationError:
+        return msgspec.msgpack.decode(data, type=Refusal)
+
+
 def _proof(
-    secret: bytes, role: str, challenge: Challenge, address: str, nonce: bytes, client_speaks: ProtocolRange
+    secret: bytes,
+    role: str,
+    challenge: Challenge,
+    address: str,
+    nonce: bytes,
+    client_speaks: ProtocolRange,
+    *told: str,
 ) -> bytes:
-    proved = (role, challenge.nonce, nonce, address, *challenge.spoken, *client_speaks)
+    """`told`: what else the frame says."""
+    proved = (role, challenge.nonce, nonce, address, *challenge.spoken, *client_speaks, *told)
     return hmac.digest(secret, msgspec.msgpack.encode(proved), hashlib.sha256)

@@ -2,6 +2,9 @@
 
 Before either side accepts a message, both prove that they know the cluster's secret, and agree on a version of the
 protocol (`rpc.handshake`).
+
+Of several daemons only the one that leads takes connections. The others refuse and name it (`rpc.door`), and
+`rpc.search` decides whom a TaskManager asks next.
 """
 
 from __future__ import annotations
@@ -10,29 +13,25 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 import structlog
 
 from minflinkd.rpc import handshake
 from minflinkd.rpc.connection import Connection
+from minflinkd.rpc.door import BACKLOG, RpcDoor
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import Address
 from minflinkd.rpc.protocol_range import SPOKEN, ProtocolMismatch, ProtocolRange
+from minflinkd.rpc.search import RECONNECT_FIRST, Hint, Place, Search, longest_pause
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.listening import Place, bind
+from minflinkd.runtime.listening import Place as PlaceToListen
+from minflinkd.runtime.listening import bind
 
 log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
-_Place = tuple[str, int]  # host and port
-HANDSHAKE_TIMEOUT = 5.0  # seconds
-BACKLOG = 1024  # connections waiting to be accepted: all TaskManagers reconnect at once to a restarted daemon
-RECONNECT_FIRST = 0.1  # seconds
-RECONNECT_LONGEST = 3.0
-RECONNECT_TO_ONE_OF_MANY = 0.5  # the longest pause if there are several daemons
-HEAD_START = 1.0  # seconds by which the other daemons are tried before the one that has fallen silent
 HEARTBEAT_TIMEOUT = 5.0  # seconds
 SILENT_TIMEOUTS = 3  # heartbeat timeouts without a sign of life from the other host
 LONGEST_SILENCE = 3600.0  # seconds; the kernel accepts it, and nobody needs more
@@ -41,6 +40,8 @@ LASTING = 5.0  # seconds after which the pause is reset; longer than any pause, 
 
 class RpcServer(Component):
     """The daemon's side: accepts connections and routes messages to each TaskManager over its own connection.
+
+    With a `door`, connections come through that one, and `host` and `ports` are not used.
 
     A connection is cut if the other host gives no sign of life for a few heartbeat timeouts (seconds).
 
@@ -58,6 +59,7 @@ class RpcServer(Component):
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
         spoken: ProtocolRange = SPOKEN,
         on_disconnect: Callable[[Address], None] = lambda _: None,
+        door: RpcDoor | None = None,
     ) -> None:
         super().__init__("rpc server")
         self._network = network
@@ -67,22 +69,31 @@ class RpcServer(Component):
         self._silence = SILENT_TIMEOUTS * heartbeat_timeout
         self._spoken = spoken
         self._on_disconnect = on_disconnect
+        self._door = door
         self._port = 0
         self._servers: list[asyncio.Server] = []
+        self._accepting = False
         self._connections: dict[Address, Connection] = {}
 
     @property
     def endpoint(self) -> tuple[str, int]:
         """Host and port to connect to."""
-        return self._host, self._port
+        return (self._host, self._port) if self._door is None else self._door.endpoint
 
     async def _start(self) -> None:
-        bound = await bind(Place(self._host, self._ports, "jobmanager.bind-host", "jobmanager.rpc.port"))
+        self._accepting = True
+        if self._door is not None:
+            self._door.hand_to(self._accept)
+            return
+        bound = await bind(PlaceToListen(self._host, self._ports, "jobmanager.bind-host", "jobmanager.rpc.port"))
         self._port = bound[0].getsockname()[1]
         self._servers = [await asyncio.start_server(self._accept, sock=each, backlog=BACKLOG) for each in bound]
 
     async def _before_stop(self) -> None:
-        for server in self._servers:  # before the tasks end, because nothing would serve a new connection
+        self._accepting = False  # before the tasks end, because nothing would serve a new connection
+        if self._door is not None:
+            self._door.take_back(self._accept)
+        for server in self._servers:
             server.close()
 
     async def _stop(self) -> None:
@@ -93,13 +104,16 @@ class RpcServer(Component):
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(HANDSHAKE_TIMEOUT):
+            async with asyncio.timeout(handshake.TIMEOUT):
                 address, protocol = await handshake.greet(reader, writer, secret=self._secret, spoken=self._spoken)
         except handshake.FAULTS as error:
             log.warning("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
             writer.close()
             return
-        if not any(server.is_serving() for server in self._servers):  # closed during the handshake
+        except asyncio.CancelledError:
+            writer.close()
+            raise
+        if not self._accepting:  # closed during the handshake
             writer.close()
             return
         _tune(writer, self._silence)
@@ -141,9 +155,10 @@ class RpcUplink(Component):
 
     A connection is cut if the daemon's host gives no sign of life for a few heartbeat timeouts (seconds).
 
-    If there are `others`, one of all the daemons leads, and only the leader accepts TaskManagers. All are tried at the
-    same time, so a daemon whose host is gone causes no delay. A daemon that sends nothing for a heartbeat timeout may
-    have been replaced: then the others are tried first.
+    If there are `others`, one daemon of them all leads, and only that one lets TaskManagers connect. All are tried at
+    the same time, so one whose host is gone delays nobody. One that stands by says where the leader is, and that one is
+    tried, too, wherever it is. A daemon that says nothing for a heartbeat timeout may have been replaced: then the
+    others are tried first.
     """
 
     def __init__(
@@ -165,7 +180,8 @@ class RpcUplink(Component):
         self._places = [(host, port), *(place for place in others if place != (host, port))]
         self._heartbeat_timeout = heartbeat_timeout
         self._silence = SILENT_TIMEOUTS * heartbeat_timeout
-        self._longest = RECONNECT_LONGEST if len(self._places) == 1 else RECONNECT_TO_ONE_OF_MANY  # seconds
+        self._found: Place | None = None  # the last daemon, if it is not one of these
+        self._met_standby = False
         self._spoken = spoken
         self._connection: Connection | None = None
         self.connected = asyncio.Event()
@@ -178,53 +194,88 @@ class RpcUplink(Component):
             await self._connection.aclose()
             self._connection = None
 
+    @property
+    def _several(self) -> bool:
+        """Whether there are several daemons, as far as this TaskManager knows."""
+        return len(self._places) > 1 or self._met_standby
+
     async def _keep_connected(self) -> None:
         clock = asyncio.get_running_loop().time
         pause = RECONNECT_FIRST
-        silent: _Place | None = None  # the last daemon, if it fell silent
+        silent: Place | None = None  # the last daemon, if it fell silent
         while True:
-            (host, port), connection = await self._first_connection(silent)
+            place, connection = await self._first_connection(silent)
+            host, port = place
+            self._found = place if place not in self._places else None
             connected = clock()
-            silent = (host, port) if await self._use(connection) else None
+            log.info("connected to the daemon", host=host, port=port, listed=self._found is None)
+            silent = place if await self._use(connection) else None
             log.info("the connection to the daemon ended", host=host, port=port)
             if clock() - connected > LASTING:
                 pause = RECONNECT_FIRST
                 continue
             await asyncio.sleep(pause)
-            pause = min(pause * 2, self._longest)
+            pause = min(pause * 2, longest_pause(several=self._several))
 
-    async def _first_connection(self, silent: _Place | None) -> tuple[_Place, Connection]:
-        """Return the first connection that a daemon accepts. The silent daemon is tried a little later."""
-        tries = {
-            asyncio.create_task(self._accepted(place, after=HEAD_START * (place == silent))): place
-            for place in self._places
-        }
-        found: asyncio.Task[Connection] | None = None
+    async def _first_connection(self, silent: Place | None) -> tuple[Place, Connection]:
+        """Return the first connection that a daemon accepts."""
+        clock = asyncio.get_running_loop().time
+        known = self._places if self._found is None else [*self._places, self._found]
+        search = Search(known, now=clock(), silent=silent)
+        tries: dict[asyncio.Task[Connection], Place] = {}
+        accepted: asyncio.Task[Connection] | None = None
         try:
-            done, _ = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
-            found = done.pop()
-            return tries[found], found.result()
+            while True:
+                for place in search.due(clock()):
+                    tries[asyncio.create_task(self._connect(*place))] = place
+                wait = None if search.next_due is None else max(0.0, search.next_due - clock())
+                if not tries:
+                    await asyncio.sleep(wait or 0.0)
+                    continue
+                done, _ = await asyncio.wait(tries, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    if not self._failed(search, tries[each], each.exception(), clock()):
+                        accepted = each
+                        return tries[each], each.result()
+                    del tries[each]
         finally:
-            for each in tries:
-                each.cancel()
-            await asyncio.wait(tries)
-            for each in tries:
-                if each is not found and not each.cancelled() and each.exception() is None:
-                    await each.result().aclose()  # another daemon accepted first
+            await self._give_up(tries.keys() - {accepted})
 
-    async def _accepted(self, place: _Place, *, after: float) -> Connection:
-        """Try to connect to one daemon until it accepts."""
+    def _failed(self, search: Search, place: Place, error: BaseException | None, now: float) -> bool:
+        """Tell the search how a try has ended. Return False if the daemon accepts. Raises what nobody foresaw."""
+        if error is None:
+            return False
+        if not isinstance(error, handshake.FAULTS):
+            raise error
         host, port = place
-        pause = RECONNECT_FIRST
-        await asyncio.sleep(after)
-        while True:
-            try:
-                return await self._connect(host, port)
-            except handshake.FAULTS as error:
-                tell = log.warning if isinstance(error, ProtocolMismatch) else log.info
-                tell("no connection to the daemon", host=host, port=port, error=str(error))
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, self._longest)
+        tell = log.warning if isinstance(error, ProtocolMismatch) else log.info
+        tell("no connection to the daemon", host=host, port=port, error=str(error))
+        if not isinstance(error, handshake.StandsBy):
+            search.failed(place, now)
+            return True
+        self._met_standby = True
+        match search.refused(place, error.leader, now):
+            case Hint.NEW:
+                log.info("a daemon that stands by names the leader", host=host, port=port, leader=error.leader)
+            case Hint.UNUSABLE:
+                log.warning(
+                    "a daemon that stands by names a leader that cannot be reached from here",
+                    host=host,
+                    port=port,
+                    leader=error.leader,
+                    hint="set jobmanager.rpc.address of that daemon to a name or address that other hosts know",
+                )
+        return True
+
+    async def _give_up(self, tries: Collection[asyncio.Task[Connection]]) -> None:
+        """End the tries that have not found the leader first."""
+        for each in tries:
+            each.cancel()
+        if tries:
+            await asyncio.wait(tries)
+        for each in tries:
+            if not each.cancelled() and each.exception() is None:
+                await each.result().aclose()  # it was too late
 
     async def _use(self, connection: Connection) -> bool:
         """Use a connection until it ends. Return True if it ended because the daemon fell silent."""
@@ -232,7 +283,7 @@ class RpcUplink(Component):
         self._network.default_route(connection)
         self.connected.set()
         try:
-            if len(self._places) > 1:
+            if self._several:
                 return await self._wait_until_silent(connection)
             await connection.wait_closed()
             return False
@@ -256,7 +307,7 @@ class RpcUplink(Component):
         return False
 
     async def _connect(self, host: str, port: int) -> Connection:
-        async with asyncio.timeout(HANDSHAKE_TIMEOUT):
+        async with asyncio.timeout(handshake.TIMEOUT):
             reader, writer = await asyncio.open_connection(host, port)
             try:
                 protocol = await handshake.introduce(

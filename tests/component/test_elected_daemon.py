@@ -7,9 +7,11 @@ import contextlib
 import gc
 import socket
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import psutil
 import pytest
 from kazoo.client import KazooClient
@@ -18,20 +20,68 @@ from kazoo.exceptions import NoNodeError
 from minflinkd import daemon_elected
 from minflinkd.cli.client import Client
 from minflinkd.config import ConfigError, load_config
+from minflinkd.daemon_elected import ElectedDaemon
 from minflinkd.ha.election import LEADS
 from minflinkd.ha.elector import BootClock
 from minflinkd.ha.service import Member, ServiceUnavailable
 from minflinkd.ha.zookeeper.ballot import ZooKeeperBallot
 from minflinkd.ha.zookeeper.cluster import ZooKeeperCluster
 from minflinkd.resourcemanager.launcher import StartFailed
+from minflinkd.rpc.handshake import StandsBy, introduce
+from minflinkd.rpc.local import LocalNetwork
+from minflinkd.rpc.network import task_manager
+from minflinkd.rpc.tcp import RpcUplink
 from minflinkd.runtime.ids import ResourceId
+from minflinkd.runtime.listening import PortTaken
 from minflinkd.storage.interface import StorageUnavailable
 from tests.elected_daemon import Host, health, leading, not_ready
 from tests.servers.zookeeper import ZooKeeper
+from tests.task_manager import BareTaskManager
 from tests.waiting import until
 
 # So that a busy machine ends no leadership, and no session ends while a test waits.
 LONG = {"high-availability.zookeeper.client.session-timeout": "40 s"}
+ALONE = {"resourcemanager.driver": "standalone"}
+SECRET, TM = b"s" * 64, ResourceId("tm-0123456789ab")
+
+
+def rpc_port(host: Host) -> int:
+    return int(host.options["jobmanager.rpc.port"])
+
+
+async def asked_for_the_leader(place: tuple[str, int]) -> None:
+    """Do a TaskManager's part of a handshake. Raises StandsBy."""
+    reader, writer = await asyncio.open_connection(*place)
+    try:
+        async with asyncio.timeout(10):
+            await introduce(reader, writer, secret=SECRET, address=task_manager(ResourceId("tm-that-asks")))
+    finally:
+        writer.close()
+
+
+async def names(port: int, leader: str) -> None:
+    """Wait until the daemon at this port stands by and names this leader."""
+
+    async def does() -> bool:
+        try:
+            await asked_for_the_leader(("127.0.0.1", port))
+        except StandsBy as refusal:
+            return refusal.leader == leader
+        return False
+
+    await until(does, f"{port} names {leader or 'nobody'}")
+
+
+@contextlib.asynccontextmanager
+async def a_task_manager(port: int) -> AsyncIterator[BareTaskManager]:
+    """A TaskManager that knows one of the daemons."""
+    network = LocalNetwork()
+    async with (
+        RpcUplink(network, address=task_manager(TM), secret=SECRET, host="127.0.0.1", port=port),
+        BareTaskManager(TM, network, slots=1, standalone=True) as manager,
+    ):
+        yield manager
+    await network.aclose()
 
 
 async def test_of_two_daemons_one_leads_and_says_who_stands_by(zookeeper: ZooKeeper, tmp_path: Path) -> None:
@@ -85,6 +135,71 @@ async def test_a_standby_that_passes_requests_on_answers_as_the_leader_does(
             async with Client(second.info.url) as client:
                 await client.hand_over()
             assert (first.handover_asked.is_set(), second.handover_asked.is_set()) == (True, False)
+
+
+async def test_a_standby_tells_taskmanagers_where_the_leader_is(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """A TaskManager that knows one of the daemons finds whichever leads, before and after a handover (A13)."""
+    a, b = (Host(tmp_path, name, zookeeper.address, **ALONE, **LONG) for name in "ab")
+    async with a.daemon() as first:
+        await leading(first)
+        async with b.daemon() as second:
+            await names(rpc_port(b), f"127.0.0.1:{rpc_port(a)}")
+            async with a_task_manager(rpc_port(b)) as manager:
+
+                async def registered_at(daemon: ElectedDaemon) -> bool:
+                    async with Client(daemon.info.url) as http:
+                        return [tm.id for tm in (await http.task_managers()).taskmanagers] == [TM]
+
+                await until(lambda: registered_at(first), "it has found the leader")
+                first._elector.resign("test")
+                await leading(second)
+                await until(lambda: registered_at(second), "it has found the next leader")
+                assert manager.registered is not None
+                await names(rpc_port(a), f"127.0.0.1:{rpc_port(b)}")
+
+
+async def test_a_standby_says_that_nobody_leads(own_zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """Before it has heard of any leader, and while ZooKeeper is away (A13)."""
+    address = own_zookeeper.address
+    await own_zookeeper.kill()
+    host = Host(tmp_path / "cluster", "a", address)
+    async with host.daemon() as daemon:
+        await names(rpc_port(host), "")
+        await own_zookeeper.restart()
+        await leading(daemon)
+        await own_zookeeper.kill()
+        await names(rpc_port(host), "")
+
+
+async def test_a_daemon_says_where_taskmanagers_reach_it(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """By the name that other hosts know, and not by the address on which it listens (A13)."""
+    a = Host(tmp_path, "a", zookeeper.address, **ALONE, **LONG, **{"jobmanager.rpc.address": "localhost"})
+    b = Host(tmp_path, "b", zookeeper.address, **ALONE, **LONG)
+    async with a.daemon() as first:
+        await leading(first)
+        async with b.daemon():
+            await names(rpc_port(b), f"localhost:{rpc_port(a)}")
+
+
+async def test_a_leader_of_the_version_before_does_not_say_where_taskmanagers_reach_it(
+    zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    """Then a standby names nobody, and TaskManagers go through their list (A13, A15a)."""
+    a, b = (Host(tmp_path, name, zookeeper.address, **ALONE, **LONG) for name in "ab")
+    async with a.daemon() as first:
+        await leading(first)
+        first._elector.member = msgspec.structs.replace(first._elector.member, rpc="")
+        async with b.daemon() as second:
+            await until(lambda: second._leader() and second._members[0].rpc == "", "it knows the leader")
+            await names(rpc_port(b), "")
+
+
+async def test_a_daemon_whose_rpc_port_is_taken_does_not_start(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """It could not lead. It says so at once, and not only when it is elected (A13)."""
+    host = Host(tmp_path, "a", zookeeper.address)
+    with socket.create_server(("127.0.0.1", rpc_port(host))), pytest.raises(PortTaken, match="jobmanager"):
+        async with host.daemon():
+            pass
 
 
 async def test_a_daemon_waits_for_zookeeper_and_says_so(own_zookeeper: ZooKeeper, tmp_path: Path) -> None:
@@ -227,8 +342,8 @@ async def test_the_next_leader_does_not_wait_until_this_one_has_closed_everythin
         await until(lambda: other._elector.state.phase in LEADS, "the other one is elected")
         assert not killed.is_set()
         await until(lambda: other.leads, "the other one leads")
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(*daemon.rpc.endpoint)
+        with pytest.raises(StandsBy):
+            await asked_for_the_leader(daemon.rpc.endpoint)
         await killed.wait()
         go_on.set()
 
@@ -238,8 +353,9 @@ async def test_a_daemon_that_cannot_begin_to_lead_keeps_nobody_from_it(
 ) -> None:
     """Its claim is gone while it waits before it tries again, and it says why it could not (A11, A13)."""
     monkeypatch.setattr(daemon_elected, "FIRST_PAUSE", 1000.0)
-    taken = Host(tmp_path, "a", zookeeper.address, **LONG)
-    with socket.create_server(("127.0.0.1", int(taken.options["jobmanager.rpc.port"]))):
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = str(holder.getsockname()[1])
+        taken = Host(tmp_path, "a", zookeeper.address, **LONG, **{"blob.server.port": port})
         async with taken.daemon() as first:
             await not_ready(first, "it was elected and could not begin to lead")
             async with Host(tmp_path, "b", zookeeper.address, **LONG).daemon() as second:

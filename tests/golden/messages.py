@@ -11,12 +11,12 @@ import msgspec
 
 from minflinkd.rpc import messages as between_processes
 from minflinkd.rpc.codec import Answer, Ask, Codec, Failure, Tell
-from minflinkd.rpc.handshake import Challenge, Hello, Welcome
+from minflinkd.rpc.handshake import Challenge, Hello, Refusal, Welcome
 from minflinkd.rpc.messages import Message, Notice, Request, answer_type
 from minflinkd.taskmanager.child import protocol as to_the_session
 from tests.golden.samples import sample
 
-FRAMES: tuple[type[msgspec.Struct], ...] = (Challenge, Hello, Welcome, Ask, Tell, Answer, Failure)
+FRAMES: tuple[type[msgspec.Struct], ...] = (Challenge, Hello, Welcome, Refusal, Ask, Tell, Answer, Failure)
 
 
 def message_types() -> dict[str, type[Message]]:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from minflinkd.rpc import handshake, tcp
+from minflinkd.rpc import handshake, search, tcp
 from minflinkd.rpc.connection import read_frame, write_frame
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.messages import Done, ExitTaskManager, JobMasterEnded, TaskManagerLost
@@ -278,7 +278,7 @@ async def test_a_daemon_whose_host_is_gone_does_not_delay_the_way_to_the_one_tha
         async with daemon() as one, task_manager_side(gone.getsockname()[1], others=(one.port,)) as side:
             began = asyncio.get_running_loop().time()
             await side.uplink.connected.wait()
-            assert asyncio.get_running_loop().time() - began < tcp.HANDSHAKE_TIMEOUT
+            assert asyncio.get_running_loop().time() - began < handshake.TIMEOUT
             await one.reaches(lambda: side.asked)
 
 
@@ -406,6 +406,6 @@ async def test_an_uplink_that_loses_a_connection_of_long_standing_comes_back_at_
 @pytest.mark.looptime
 async def test_two_that_take_turns_do_not_come_ever_faster() -> None:
     """Each one's connection lasts as long as the other one's pause. That must not count as a long-lived connection."""
-    async with Uplink(lasts=tcp.RECONNECT_LONGEST) as uplink:
+    async with Uplink(lasts=search.RECONNECT_LONGEST) as uplink:
         await asyncio.sleep(600)
     assert len(uplink.attempts) < 110

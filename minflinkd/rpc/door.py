@@ -1,0 +1,97 @@
+"""The RPC port of a daemon that is one of several: it answers whether or not this daemon leads (A13).
+
+While it leads, its `RpcServer` takes the connections. At all other times a TaskManager of this cluster is refused, and
+told where the leader is. The port is bound once and never given up in between, so nobody else can take it, and no
+connection waits unanswered for a daemon that begins or ends to lead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from minflinkd.rpc import handshake
+from minflinkd.rpc.protocol_range import SPOKEN, ProtocolRange
+from minflinkd.runtime.component import Component
+from minflinkd.runtime.listening import Place, bind, close, taken
+
+log = structlog.get_logger(__name__)
+
+BACKLOG = 1024  # connections waiting to be accepted: all TaskManagers reconnect at once to a restarted daemon
+Taker = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+class RpcDoor(Component):
+    """Ready when it listens. `leader` returns the leader's `host:port` for TaskManagers; empty: none is known.
+
+    `start` raises PortTaken, UnusableAddress.
+    """
+
+    def __init__(
+        self, place: Place, *, secret: bytes, leader: Callable[[], str], spoken: ProtocolRange = SPOKEN
+    ) -> None:
+        super().__init__("rpc door")
+        self._place = place
+        self._secret = secret
+        self._leader = leader
+        self._spoken = spoken
+        self._port = 0
+        self._servers: list[asyncio.Server] = []
+        self._taker: Taker | None = None
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        """Host and port on which it listens."""
+        return self._place.host, self._port
+
+    def hand_to(self, taker: Taker) -> None:
+        """Let this one take all connections from now on."""
+        self._taker = taker
+
+    def take_back(self, taker: Taker) -> None:
+        """Refuse connections from now on, unless another one takes them. Idempotent."""
+        if self._taker == taker:  # bound methods are made anew each time
+            self._taker = None
+
+    async def _start(self) -> None:
+        bound = await bind(self._place)
+        self._port = bound[0].getsockname()[1]
+        try:
+            for each in bound:
+                self._servers.append(await asyncio.start_server(self._arrived, sock=each, backlog=BACKLOG))
+        except OSError as error:
+            close(bound)
+            raise await taken(self._place) from error
+
+    async def _before_stop(self) -> None:
+        for server in self._servers:  # before the tasks end, because nothing would serve a new connection
+            server.close()
+
+    async def _stop(self) -> None:
+        for server in self._servers:
+            server.close()
+            await server.wait_closed()
+        self._servers = []
+
+    def _arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.tasks.closed:
+            writer.close()
+            return
+        serve = self._taker or self._refuse
+        self.tasks.job(f"connection of {writer.get_extra_info('peername')}", serve(reader, writer))
+
+    async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        leader = self._leader()
+        try:
+            async with asyncio.timeout(handshake.TIMEOUT):
+                address = await handshake.refuse(
+                    reader, writer, secret=self._secret, leader=leader, spoken=self._spoken
+                )
+            log.debug("a TaskManager was told where the leader is", address=address, leader=leader)
+        except handshake.FAULTS as error:
+            log.warning("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
+        finally:
+            writer.close()
