@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import pytest
+from aiohttp import web
+
+from minflinkd.cli.client import Client
+from minflinkd.cli.endpoint import DaemonUnreachable
 from minflinkd.rpc import jobs as j
 from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, MinflinkError
 from tests.component.cli.conftest import Command, RunningDaemon
@@ -66,3 +73,53 @@ def test_a_trigger_that_is_repeated_over_a_takeover_keeps_its_id(
     assert shown.exit_code == 5  # the second answer is no reason to try again
     assert len(asked) == 2
     assert len(set(asked)) == 1
+
+
+@asynccontextmanager
+async def cut_off(polls: int) -> AsyncIterator[str]:
+    """Serve an endpoint that accepts a savepoint, is then away for so many polls, and is back with its location."""
+    polled = 0
+
+    async def accept(request: web.Request) -> web.Response:
+        return web.json_response({"request-id": (await request.json())["triggerId"]}, status=202)
+
+    async def tell(request: web.Request) -> web.Response:
+        nonlocal polled
+        polled += 1
+        if polled <= polls and request.transport is not None:
+            request.transport.abort()
+        return web.json_response({"status": {"id": "COMPLETED"}, "operation": {"location": "file:///made"}})
+
+    app = web.Application()
+    app.router.add_post("/jobs/{job}/savepoints", accept)
+    app.router.add_get("/jobs/{job}/savepoints/{trigger}", tell)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def test_whoever_waits_for_a_savepoint_waits_for_the_next_daemon() -> None:
+    """It may take longer to come than one query is repeated for, and it knows the savepoint (A14c)."""
+
+    async def taken() -> str:
+        async with cut_off(polls=5) as url, Client(url, attempts=1) as client:
+            return await client.savepoint(RUNNING, None)
+
+    assert asyncio.run(taken()) == "file:///made"
+
+
+def test_a_wait_for_the_next_daemon_is_bounded_and_says_where_to_ask_then() -> None:
+    """A command comes to an end, and what it began can still be found (A14c)."""
+
+    async def taken() -> None:
+        async with cut_off(polls=10_000) as url, Client(url, attempts=1, patience=0.3) as client:
+            await client.savepoint(RUNNING, None)
+
+    with pytest.raises(DaemonUnreachable) as lost:
+        asyncio.run(taken())
+    assert f"GET /jobs/{RUNNING}/savepoints/" in lost.value.hint
