@@ -22,7 +22,7 @@ from minflinkd.filemerging.writer import DEFAULT_MAX_FILE_SIZE, PhysicalFileWrit
 from minflinkd.rpc.snapshot import StateFile, StateHandle
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence, MinflinkError
-from minflinkd.runtime.ids import AttemptId, ResourceId
+from minflinkd.runtime.ids import AttemptId, JobId, ResourceId
 from minflinkd.storage.interface import ObjectNotFound, StorageCorrupt
 from minflinkd.storage.location import Location
 
@@ -36,21 +36,33 @@ class SavepointNotWritten(MinflinkError):
     consequence = Consequence.RETRYABLE
 
 
+def new_name(job_id: JobId) -> str:
+    """Return a name for the directory of a savepoint. It is for one try to write one."""
+    return f"savepoint-{job_id[:6]}-{secrets.token_hex(6)}"
+
+
 async def write_savepoint(
-    root: Location, checkpoint: CompletedCheckpoint, directory: Location, *, max_file_size: int = DEFAULT_MAX_FILE_SIZE
+    root: Location,
+    checkpoint: CompletedCheckpoint,
+    directory: Location,
+    name: str = "",
+    *,
+    max_file_size: int = DEFAULT_MAX_FILE_SIZE,
 ) -> Location:
     """Copy what `checkpoint` refers to below `root` into a new directory below `directory`, and return that directory.
+
+    `name` is that of the new directory, see `new_name`. Without one, it gets one.
 
     The caller must make sure that the checkpoint is published and stays until this returns. Memory: one request of 64
     MiB, or the largest state file. Raises StorageError.
     """
     token = secrets.token_hex(16)
-    target = directory.child(f"savepoint-{checkpoint.job_id[:6]}-{token[:12]}")
+    target = directory.child(name or new_name(checkpoint.job_id))
 
-    def name(sequence: int) -> str:
+    def file_name(sequence: int) -> str:
         return physical_file_name(checkpoint.epoch, checkpoint.checkpoint_id, AttemptId(token), _WRITER, sequence)
 
-    async with PhysicalFileWriter(target, name, max_file_size=max_file_size) as writer:
+    async with PhysicalFileWriter(target, file_name, max_file_size=max_file_size) as writer:
         handles = await _copy(root, checkpoint, writer)
         names = await writer.commit()
         reach(CrashPoint.SAVEPOINT_COPIED)

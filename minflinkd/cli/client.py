@@ -182,7 +182,7 @@ class Client:
         path = f"/jobs/{job_id}/checkpoints"
         await self._repeat("POST", path, document=msgspec.json.encode({"triggerId": trigger_id}))
         while True:
-            operation = (await self.get(f"{path}/{trigger_id}", CheckpointResult)).operation
+            operation = (await self._told(f"{path}/{trigger_id}", CheckpointResult)).operation
             if operation is not None:
                 if operation.failure_cause is not None:
                     raise OperationFailed(operation.failure_cause)
@@ -214,11 +214,23 @@ class Client:
 
     async def _end_of_operation(self, path: str) -> str:
         while True:
-            result = await self.get(path, OperationResult)
+            result = await self._told(path, OperationResult)
             if result.operation is not None:
                 if (cause := result.operation.failure_cause) is not None:
                     raise OperationFailed(cause)
                 return result.operation.location or ""
+            await asyncio.sleep(POLL)
+
+    async def _told(self, path: str, kind: type[T]) -> T:
+        """Return the status of an operation. A daemon that is away is waited for: the next one knows the operation."""
+        until = self._until()
+        while True:
+            try:
+                return await self.get(path, kind)
+            except DaemonUnreachable as error:
+                if time.monotonic() >= until:
+                    hint = f"when a daemon answers, GET {path} says what became of the request"
+                    raise DaemonUnreachable(error.message, hint=hint) from error
             await asyncio.sleep(POLL)
 
     async def submit(self, job_id: str, document: bytes, *, dry_run: bool = False) -> Submitted:

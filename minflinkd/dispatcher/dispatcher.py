@@ -99,6 +99,8 @@ class Dispatcher(Component):
             run_of=self._run,
             runs=lambda job_id: job_id in self._runs,
             tasks=self.tasks,
+            store=store,
+            clock=clock,
         )
         self._moves = Moves(run_of=self._runs.get, tasks=self.tasks, clock=clock)
         self._orphans = OrphanSweeps(
@@ -156,6 +158,7 @@ class Dispatcher(Component):
     async def _start(self) -> None:
         await self._results.start()
         found = (*self._results.unreadable, *await self._store.jobs())
+        await self._savepoints.recover(self._end_of)
         # Take stock of all jobs before the first is recovered, because the cleanup of blobs begins with it.
         await self._blobs.take_stock({stored.job_id: _artifacts(stored) for stored in found})
         recoveries = []
@@ -170,6 +173,10 @@ class Dispatcher(Component):
             if late:
                 log.warning("some jobs are not recovered yet; the others go on", jobs=len(late))
         self._network.attach(self._mailbox)
+
+    def _end_of(self, job_id: JobId) -> j.JobStatus | None:
+        result = self._results.get(job_id)
+        return None if result is None else result.details.status
 
     async def before_stop(self) -> None:
         """Take the `on-stop` action for all jobs, before their tasks end with the daemon (A15). Raises nothing."""

@@ -4,7 +4,9 @@
     versions/<job id>/<n>.json  the versions of a hot-restarted job, and the restart's progress; the highest n counts
     cancelled/<job id>.json  a client was told that the job is cancelled; from now on it is only brought to its end
     results/<job id>.json    how a job ended; `dirty` until everything of it is cleaned up
-    checkpoints/<job id>/<n> the pointer to completed checkpoint n; only with several daemons (`CheckpointStore`)
+    triggers/<job id>/<id>.json    a savepoint, a stop or a checkpoint that a client was told is under way
+    operations/<job id>/<id>.json  what became of it; the last 32 of each job
+    checkpoints/<job id>/<n> that checkpoint n is complete; only if there may be other daemons (`CheckpointStore`)
 
 A job's record is never overwritten: a request that the network delayed would undo what came after it.
 
@@ -14,7 +16,9 @@ be read is reported and left alone; the others are used anyway (R27).
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
@@ -26,7 +30,7 @@ from minflinkd.dispatcher.versions import Version, Versions
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc.jobs import JobDetails
 from minflinkd.runtime.crash_points import CrashPoint, reach
-from minflinkd.runtime.errors import InvalidId
+from minflinkd.runtime.errors import ErrorInfo, InvalidId
 from minflinkd.runtime.ids import JobId, parse_job_id
 from minflinkd.runtime.units import decode_unit, encode_unit
 from minflinkd.storage.interface import ObjectNotFound, StorageCorrupt
@@ -37,6 +41,7 @@ log = structlog.get_logger(__name__)
 
 VERSION = 1
 READS = 16  # at a time
+KEPT_OUTCOMES = 32  # operations of a job that have ended
 T = TypeVar("T")
 
 
@@ -71,6 +76,32 @@ class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[int, ...] | None = None  # the checkpoints that are retained; None: all that exist
 
 
+class Asked(StrEnum):
+    """What a client can ask of a job under a trigger id."""
+
+    CHECKPOINT = "checkpoint"
+    SAVEPOINT = "savepoint"
+    STOP = "stop"  # with a savepoint
+    DRAIN = "drain"  # the same, at the end of the job
+
+
+class StoredTrigger(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = VERSION
+    job_id: JobId
+    trigger_id: str
+    what: Asked
+    requested_ms: int
+    savepoint: str = ""  # URI at which the savepoint will be, if one was asked for
+
+
+class StoredOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = VERSION
+    job_id: JobId
+    trigger_id: str
+    location: str = ""  # of the savepoint; for a checkpoint, its id
+    error: ErrorInfo | None = None
+
+
 class JobStore:
     def __init__(self, location: Location, *, shared: bool = False) -> None:
         """`shared`: several daemons use this store; the leader writes."""
@@ -79,6 +110,8 @@ class JobStore:
         self._cancelled = location.child("cancelled")
         self._results = location.child("results")
         self._versions = location.child("versions")
+        self._triggers = location.child("triggers")
+        self._operations = location.child("operations")
 
     def pointers(self, job_id: JobId) -> Location | None:
         """Return the directory of the job's pointers to completed checkpoints. None: their metadata is enough."""
@@ -128,7 +161,42 @@ class JobStore:
     async def delete_result(self, job_id: JobId) -> None:
         """Forget the job completely. Idempotent."""
         await self.delete_job(job_id)  # first: what is left of it must not come back to life
+        await self._triggers.child(job_id).delete_tree()
+        await self._operations.child(job_id).delete_tree()
         await self._results.child(f"{job_id}.json").delete()
+
+    async def put_trigger(self, trigger: StoredTrigger) -> None:
+        """Store that an operation is under way. It is durable on return. Raises StorageError."""
+        await self._triggers.child(trigger.job_id, f"{trigger.trigger_id}.json").write_bytes(_encode(trigger))
+
+    async def drop_trigger(self, trigger: StoredTrigger) -> None:
+        """Forget that an operation is under way: it has an outcome. Idempotent. Raises StorageError."""
+        await self._triggers.child(trigger.job_id, f"{trigger.trigger_id}.json").delete()
+
+    async def triggers(self) -> list[StoredTrigger]:
+        """Return the operations that were under way, and may have an outcome. Raises StorageError."""
+        places: list[tuple[JobId, Location]] = []
+        for path in await self._relative(self._triggers):
+            with contextlib.suppress(InvalidId):
+                places.append((parse_job_id(path.partition("/")[0]), self._triggers.child(path)))
+        found = await for_each(places, lambda place: _read(*place, StoredTrigger), limit=READS)
+        return [trigger for trigger in found if isinstance(trigger, StoredTrigger)]
+
+    async def put_outcome(self, outcome: StoredOutcome) -> None:
+        """Store what became of an operation. It is durable on return. Raises StorageError."""
+        await self._operations.child(outcome.job_id, f"{outcome.trigger_id}.json").write_bytes(_encode(outcome))
+
+    async def outcome(self, job_id: JobId, trigger_id: str) -> StoredOutcome | None:
+        """Return what became of an operation; None if that is not known. Raises StorageError."""
+        found = await _read(job_id, self._operations.child(job_id, f"{trigger_id}.json"), StoredOutcome)
+        return found if isinstance(found, StoredOutcome) else None
+
+    async def drop_old_outcomes(self, job_id: JobId) -> None:
+        """Delete all but the job's last `KEPT_OUTCOMES` outcomes. Raises StorageError."""
+        directory = self._operations.child(job_id)
+        entries = sorted([e async for e in directory.list()], key=lambda e: (e.modified_ms, e.path))
+        if old := entries[:-KEPT_OUTCOMES]:
+            await directory.delete_children([directory.relative(entry.path) for entry in old])
 
     async def jobs(self) -> list[StoredJob | Unreadable]:
         """Return all jobs that are to run: those without a result."""

@@ -18,7 +18,7 @@ Key = tuple[str, str]  # subject (a job's id, or a kind of operation), trigger i
 
 
 class Operations:
-    """The known operations. Each ends with the daemon at the latest, and its outcome is then unknown."""
+    """The known operations. They end with the daemon; `JobOperations` are known to the next one as well."""
 
     def __init__(self, tasks: TaskOwner) -> None:
         self._tasks = tasks
@@ -32,9 +32,12 @@ class Operations:
         self._forget_oldest()
         self._tasks.job(f"operation {key[1]}", self._run(key, work))
 
+    def get(self, key: Key) -> OperationStatus | None:
+        return self._known.get(key)
+
     def status(self, key: Key) -> OperationStatus:
         """Raises NotFound."""
-        found = self._known.get(key)
+        found = self.get(key)
         if found is None:
             raise NotFound(f"there is no operation {key[1][:80]!r}", hint="it ended long ago, or under another daemon")
         return found

@@ -1,25 +1,33 @@
-"""Requests for savepoints and checkpoints: to take one of a job, or to delete one (C20, C24)."""
+"""Requests for savepoints and checkpoints: to take one of a job, or to delete one (C20, C24, A14c)."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Callable
 from functools import partial
 
-from minflinkd.checkpoint.external import discard_external, read_to_discard
+from minflinkd.checkpoint.external import NoCheckpointThere, discard_external, read_external, read_to_discard
+from minflinkd.checkpoint.savepoints import new_name
+from minflinkd.dispatcher.job_operations import JobOperations, Work
 from minflinkd.dispatcher.job_run import JobRun
+from minflinkd.dispatcher.job_store import Asked, JobStore, StoredTrigger
 from minflinkd.dispatcher.operations import Operations
 from minflinkd.jobmaster.job_master import JobMaster
-from minflinkd.jobmaster.savepoints import StopFailed
+from minflinkd.jobmaster.savepoints import StopFailed, names_of_tries
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import Mailbox
+from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.storage.location import Location
 from minflinkd.storage.proving import refuse_read_only
 from minflinkd.storage.registry import Storages
+
+PATIENCE = 60.0  # seconds with a storage that does not say whether a savepoint is complete
+FIRST_PAUSE = 0.5  # between two tries to ask it; doubled with each failure
 
 _DISPOSAL = "savepoint-disposal"
 
@@ -28,6 +36,13 @@ class JobNotRunning(MinflinkError):
     """Not all tasks of the job run now."""
 
     code = "job-not-running"
+    consequence = Consequence.RETRYABLE
+
+
+class OperationLost(MinflinkError):
+    """The daemon was lost with a request that it had accepted, and the next one does not carry it out."""
+
+    code = "operation-lost"
     consequence = Consequence.RETRYABLE
 
 
@@ -43,13 +58,29 @@ class SavepointRequests:
         run_of: Callable[[JobId], JobRun],
         runs: Callable[[JobId], bool],
         tasks: TaskOwner,
+        store: JobStore,
+        clock: Clock,
     ) -> None:
         self._storages = storages
         self._directory = directory
         self._checkpoints_of = checkpoints_of
         self._run_of = run_of
         self._runs = runs
-        self._operations = Operations(tasks)
+        self._clock = clock
+        self._operations = JobOperations(store=store, tasks=tasks, clock=clock)
+        self._disposals = Operations(tasks)
+
+    async def recover(self, ended: Callable[[JobId], JobStatus | None]) -> None:
+        """Settle what daemons before this one had accepted. `ended`: how the job has ended by now. Raises StorageError.
+
+        A savepoint that is complete counts. One that is not is not taken again, as the reason for it may be gone by
+        now; and a job that goes on is not stopped again. Whoever asked hears so.
+        """
+
+        def settle(trigger: StoredTrigger) -> Work:
+            return partial(self._settle, trigger, ended(trigger.job_id))
+
+        await self._operations.recover(settle)
 
     def attach(self, mailbox: Mailbox) -> None:
         mailbox.on(j.TriggerSavepoint, self._trigger)
@@ -63,7 +94,7 @@ class SavepointRequests:
 
         Raises NotFound, Conflict, JobNotRunning, StorageError.
         """
-        self._operations.begin((request.job_id, request.trigger_id), self._work(request))
+        await self._operations.begin(request.job_id, request.trigger_id, lambda: self._prepared(request))
         return m.Done()
 
     async def take(self, job_id: JobId) -> str:
@@ -71,13 +102,23 @@ class SavepointRequests:
 
         Raises the errors of a refused request, and those of a failed checkpoint.
         """
-        return await self._work(j.TriggerSavepoint(job_id=job_id, trigger_id=""))()
+        _, work = self._prepared(j.TriggerSavepoint(job_id=job_id, trigger_id=""))
+        return await work()
 
     async def _checkpoint(self, request: j.CheckpointJob) -> m.Done:
         """Begin a checkpoint. Raises NotFound, Conflict, JobNotRunning."""
-        master = self._running(request.job_id)
-        self._operations.begin((request.job_id, request.trigger_id), master.checkpoint)
+
+        def prepared() -> tuple[StoredTrigger, Work]:
+            return self._trigger_of(request, Asked.CHECKPOINT), self._running(request.job_id).checkpoint
+
+        await self._operations.begin(request.job_id, request.trigger_id, prepared)
         return m.Done()
+
+    def _trigger_of(self, request: j.TriggerSavepoint | j.CheckpointJob, what: Asked, at: str = "") -> StoredTrigger:
+        now = self._clock.epoch_ms()
+        return StoredTrigger(
+            job_id=request.job_id, trigger_id=request.trigger_id, what=what, requested_ms=now, savepoint=at
+        )
 
     def _running(self, job_id: JobId) -> JobMaster:
         """Return the JobMaster of a running job. Raises NotFound, Conflict, JobNotRunning."""
@@ -87,8 +128,8 @@ class SavepointRequests:
             raise JobNotRunning(f"job {job_id} is {status.value}", hint="a savepoint is of a job that is RUNNING")
         return master
 
-    def _work(self, request: j.TriggerSavepoint) -> Callable[[], Awaitable[str]]:
-        """Return a function that takes the savepoint, and stops the job if the request says so.
+    def _prepared(self, request: j.TriggerSavepoint) -> tuple[StoredTrigger, Work]:
+        """Return the request's record, and what takes the savepoint, and stops the job if that was asked for.
 
         A job counts as stopped only when no crash can restart it, because another job may start from the savepoint.
         Raises NotFound, Conflict, JobNotRunning, StorageError.
@@ -100,29 +141,64 @@ class SavepointRequests:
         checkpoints = self._checkpoints_of(request.job_id)
         if f"{directory.uri.rstrip('/')}/".startswith(f"{checkpoints.uri.rstrip('/')}/"):
             raise Conflict(f"{directory.uri} is deleted with the job", hint="a directory that is not its checkpoints'")
-        take = savepoints.drain if request.drain else savepoints.stop if request.stop else savepoints.take
+        what, take = Asked.SAVEPOINT, savepoints.take
+        if request.drain:
+            what, take = Asked.DRAIN, savepoints.drain
+        elif request.stop:
+            what, take = Asked.STOP, savepoints.stop
+        name = new_name(request.job_id)
 
         async def work() -> str:
             await self._storages.require_writable(directory)  # may take a while
-            path = await take(directory)
-            if (request.stop or request.drain) and not await run.has_ended(master):
-                raise StopFailed(
-                    f"the savepoint {path} is complete, but the JobMaster crashed before the job had ended"
-                )
+            path = await take(directory, name)
+            if what is not Asked.SAVEPOINT and not await run.has_ended(master):
+                raise StopFailed(f"the savepoint {path} was made, but the job's JobMaster crashed before the job's end")
             return path
 
-        return work
+        return self._trigger_of(request, what, directory.child(name).uri), work
 
     async def _status(self, request: j.GetSavepoint) -> j.OperationStatus:
-        return self._operations.status((request.job_id, request.trigger_id))
+        return await self._operations.status(request.job_id, request.trigger_id)
+
+    async def _settle(self, trigger: StoredTrigger, ended: JobStatus | None) -> str:
+        """Return the location of what a lost daemon has made. Raises OperationLost, StopFailed."""
+        state = f"the job is {ended.value}" if ended is not None else "the job goes on; ask again"
+        if trigger.what is Asked.CHECKPOINT:
+            raise OperationLost("the daemon was lost before it told of the checkpoint's end", hint=state)
+        made = await self._made(trigger)
+        if not made:
+            raise OperationLost("the daemon was lost before the savepoint was complete", hint=state)
+        if trigger.what is not Asked.SAVEPOINT and ended is not JobStatus.FINISHED:
+            raise StopFailed(f"the savepoint {made} was made, but the daemon was lost before the job's end", hint=state)
+        return made
+
+    async def _made(self, trigger: StoredTrigger) -> str:
+        """Return the URI of the savepoint; empty if there is none. Raises OperationLost if nobody can tell."""
+        places = names_of_tries(trigger.savepoint) if trigger.what is Asked.DRAIN else (trigger.savepoint,)
+        deadline, pause = self._clock.monotonic() + PATIENCE, FIRST_PAUSE
+        while True:
+            try:
+                for place in places:
+                    with contextlib.suppress(NoCheckpointThere):
+                        return (await read_external(self._storages, place)).directory.uri
+                return ""
+            except MinflinkError as error:
+                again = error.info().consequence is Consequence.RETRYABLE
+                if not again or self._clock.monotonic() + pause >= deadline:
+                    raise OperationLost(
+                        f"the daemon was lost with a savepoint, and it is not known whether it is complete: {error}",
+                        hint=f"look at it: minflinkd savepoint inspect {trigger.savepoint}",
+                    ) from error
+            await self._clock.sleep(pause)
+            pause *= 2
 
     async def _dispose(self, request: j.DisposeSavepoint) -> m.Done:
         self._storages.at(request.path)
-        self._operations.begin((_DISPOSAL, request.trigger_id), partial(self._discard, request.path))
+        self._disposals.begin((_DISPOSAL, request.trigger_id), partial(self._discard, request.path))
         return m.Done()
 
     async def _disposal(self, request: j.GetDisposal) -> j.OperationStatus:
-        return self._operations.status((_DISPOSAL, request.trigger_id))
+        return self._disposals.status((_DISPOSAL, request.trigger_id))
 
     async def _discard(self, path: str) -> str:
         """Delete a savepoint or checkpoint.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from msgspec.structs import replace as copy
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
-from minflinkd.checkpoint.savepoints import SavepointNotWritten, write_savepoint
+from minflinkd.checkpoint.savepoints import SavepointNotWritten, new_name, write_savepoint
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.rpc.jobs import JobStatus
@@ -30,11 +31,17 @@ class StopFailed(MinflinkError):
     consequence = Consequence.RETRYABLE
 
 
+def names_of_tries(name: str) -> tuple[str, ...]:
+    """Return under which names a drained job's savepoint is tried: a write that is given up may still arrive."""
+    return (name, *(f"{name}-{trial}" for trial in range(2, TRIES + 1)))
+
+
 @dataclass
 class Drain:
     """A job that runs to its end. `savepoint` will be made from its final checkpoint."""
 
     directory: Location
+    name: str
     savepoint: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def failed(self, error: MinflinkError) -> None:
@@ -69,18 +76,21 @@ class Savepoints:
         self._none_under_way.set()
         self.keeps_checkpoints = False  # after a drain without a savepoint, they are all that is left of the job
 
-    async def take(self, directory: Location) -> str:
-        """Take a savepoint and return its URI. Raises CheckpointRefused, CheckpointFailed, SavepointNotWritten."""
-        return await self._take(directory)
+    async def take(self, directory: Location, name: str = "") -> str:
+        """Take a savepoint and return its URI. Raises CheckpointRefused, CheckpointFailed, SavepointNotWritten.
 
-    async def stop(self, directory: Location) -> str:
+        `name` is that of its directory below `directory`. Without one, it gets one.
+        """
+        return await self._take(directory, name)
+
+    async def stop(self, directory: Location, name: str = "") -> str:
         """Take a savepoint and end the job. Return the savepoint's URI once the job is ending as FINISHED.
 
         Raises CheckpointRefused, CheckpointFailed, StopFailed: the job goes on.
         """
         number = self._scheduling.state.round
         try:
-            path = await self._take(directory, stop=True)
+            path = await self._take(directory, name, stop=True)
         except SavepointNotWritten as error:
             self._go_on(error)
             raise StopFailed(str(error), hint="the job goes on; try again") from error
@@ -89,8 +99,10 @@ class Savepoints:
             raise StopFailed(f"the savepoint {path} was made, but the job's tasks failed before they could be stopped")
         return path
 
-    async def drain(self, directory: Location) -> str:
+    async def drain(self, directory: Location, name: str = "") -> str:
         """Let the job run to its end, with all windows and timers fired. Return the URI of the savepoint after it.
+
+        Its name is one of `names_of_tries`.
 
         Raises Conflict, StopFailed (the job goes on), SavepointNotWritten (the job has ended, its checkpoints are
         kept).
@@ -98,7 +110,7 @@ class Savepoints:
         state = self._scheduling.state
         if self._drain is not None or state.status is not JobStatus.RUNNING or state.outcome is not None:
             raise Conflict(f"job {self._job_id} is {state.status.value}, or being drained already")
-        drain = self._drain = Drain(directory)
+        drain = self._drain = Drain(directory, name or new_name(self._job_id))
         self._scheduling.feed(ev.DrainBegun())
         self._coordinator.drain_begins()
         attempts = [e.attempt_id for e in state.executions.values() if e.attempt_id is not None]
@@ -114,7 +126,7 @@ class Savepoints:
         if (drain := self._drain) is None:
             return
         try:
-            path = await self._of_final(drain.directory)
+            path = await self._of_final(drain)
         except SavepointNotWritten as error:
             self.keeps_checkpoints = True
             drain.failed(error)
@@ -134,33 +146,31 @@ class Savepoints:
         """Restart the tasks from the last checkpoint: they process nothing, or have run to the end of time."""
         self._scheduling.feed(ev.CheckpointsFailed(copy(error.info(), consequence=Consequence.RETRYABLE)))
 
-    async def _take(self, directory: Location, *, stop: bool = False) -> str:
+    async def _take(self, directory: Location, name: str, *, stop: bool = False) -> str:
         """Take a savepoint. With `stop`, the tasks process nothing after it until they end or the checkpoint fails."""
         checkpoint = await self._coordinator.trigger(CheckpointKind.SAVEPOINT, forced=True, stop=stop)
         try:
-            return await self._write(checkpoint, directory)
+            return await self._write(checkpoint, directory, name)
         finally:
             self._coordinator.unpin(checkpoint.checkpoint_id)
 
-    async def _of_final(self, directory: Location) -> str:
+    async def _of_final(self, drain: Drain) -> str:
         """Make a savepoint of the latest checkpoint. Raises SavepointNotWritten."""
         checkpoint = self._coordinator.latest()
         assert checkpoint is not None
-        for trial in range(1, TRIES + 1):
-            try:
-                return await self._write(checkpoint, directory)
-            except SavepointNotWritten:
-                if trial == TRIES:
-                    raise
-        raise AssertionError("unreachable")
+        *first, last = names_of_tries(drain.name)
+        for name in first:
+            with contextlib.suppress(SavepointNotWritten):
+                return await self._write(checkpoint, drain.directory, name)
+        return await self._write(checkpoint, drain.directory, last)
 
-    async def _write(self, checkpoint: CompletedCheckpoint, directory: Location) -> str:
+    async def _write(self, checkpoint: CompletedCheckpoint, directory: Location, name: str) -> str:
         self._under_way += 1
         self._none_under_way.clear()
         try:
             await self._coordinator.published(checkpoint.checkpoint_id)
             reach(CrashPoint.SAVEPOINT_CUT)
-            savepoint = await write_savepoint(self._root, checkpoint, directory)
+            savepoint = await write_savepoint(self._root, checkpoint, directory, name)
             reach(CrashPoint.SAVEPOINT_WRITTEN)
             return savepoint.uri
         except MinflinkError as error:

@@ -310,7 +310,8 @@ class TaskExecutor(Component):
         finally:
             self._endings.pop(attempt_id, None)
             self._release_artifacts_of(attempt)
-            self._driver.inform(lambda now: self.core.attempt_ended(attempt_id, now))
+            failed = error is not None
+            self._driver.inform(lambda now: self.core.attempt_ended(attempt_id, now, failed=failed))
             attempt.to(m.TaskState.CANCELED if error is None else m.TaskState.FAILED, error=error)
             self.tasks.job("remove exchanges", remove_exchanges(self._options.state_directory, self._exchanges))
 
@@ -328,7 +329,9 @@ class TaskExecutor(Component):
         """Report every change of state. If no JobMaster has taken the report of a failure, offer it to the next one."""
         await self._job_masters.tell_statuses(attempt)
         if not attempt.untold:
-            self.attempts.pop(attempt.deployment.attempt_id, None)
+            attempt_id = attempt.deployment.attempt_id
+            self.attempts.pop(attempt_id, None)
+            self._driver.inform(lambda now: self.core.failure_taken(attempt_id, now))
 
     def _drop_untold(self, job_id: JobId, task_id: TaskId | None = None) -> None:
         """Forget failures that need not be reported any more: of this task, or of all tasks of the job."""

@@ -23,7 +23,7 @@ from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.cli.client import Client
 from minflinkd.config import load_config
 from minflinkd.daemon import Daemon
-from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredResult
+from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredOutcome, StoredResult, StoredTrigger
 from minflinkd.dispatcher.versions import Versions
 from minflinkd.ha import state_format
 from minflinkd.ha.meeting_point import MeetingPoint
@@ -37,13 +37,15 @@ from minflinkd.storage.registry import Storages
 from tests.cluster import free_port
 from tests.golden.differences import differences
 from tests.golden.files import HERE, STATE, versions
-from tests.golden.state import CANCELLED, ENDED, FULL, RUNNING, write_state
+from tests.golden.state import CANCELLED, ENDED, FULL, OVER, RUNNING, UNDER_WAY, write_state
 from tests.waiting import until
 
 RECORDS = {
     r"jobs/jobs/\w+\.json": StoredJob,
     r"jobs/versions/\w+/\d+\.json": Versions,
     r"jobs/results/\w+\.json": StoredResult,
+    r"jobs/triggers/\w+/\w+\.json": StoredTrigger,
+    r"jobs/operations/\w+/\w+\.json": StoredOutcome,
     r"checkpoints/\w+/offsets\.json": Offsets,
     r"checkpoints/\w+/history\.json": JobHistory,
     r"checkpoints/\w+/chk-\d+/_metadata": CompletedCheckpoint,
@@ -119,6 +121,8 @@ async def test_the_job_store_of_an_earlier_version_has_its_jobs_and_results(vers
     assert history.restart.old is not None
     assert (history.current.graph, jobs[RUNNING].graph) == (history.restart.target, history.restart.target)
     assert [result.details.job_id for result in await store.results() if isinstance(result, StoredResult)] == [ENDED]
+    assert [trigger.trigger_id for trigger in await store.triggers()] == [UNDER_WAY]
+    assert await store.outcome(RUNNING, OVER) is not None
 
 
 @pytest.mark.parametrize("version", versions())

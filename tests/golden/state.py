@@ -16,7 +16,7 @@ from minflinkd.checkpoint import layout, offsets
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.store import CheckpointStore
-from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredResult
+from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredOutcome, StoredResult, StoredTrigger
 from minflinkd.dispatcher.versions import Restart, Version, Versions
 from minflinkd.ha import meeting_point
 from minflinkd.ha.embedded import StateDirectory, cluster_id
@@ -35,6 +35,7 @@ RUNNING, FULL, CANCELLED, ENDED = (JobId(digit * 32) for digit in "1234")
 TM = ResourceId("tm-0123456789ab")
 NOON = 1_700_000_000_000  # in ms
 PORT = 40_001
+UNDER_WAY, OVER = "a" * 32, "b" * 32  # operations
 
 
 def graph(threshold: int) -> JobGraph:
@@ -82,6 +83,8 @@ async def _write_jobs(store: JobStore) -> None:
     await store.put_versions(FULL, 1, replace(sample(Versions), current=Version(graph=sound(sample(JobGraph)))))
     await store.put_job(StoredJob(job_id=CANCELLED, submitted_ms=NOON, graph=graph(0)))
     await store.mark_cancelled(CANCELLED)
+    await store.put_trigger(replace(sample(StoredTrigger), job_id=RUNNING, trigger_id=UNDER_WAY))
+    await store.put_outcome(replace(sample(StoredOutcome), job_id=RUNNING, trigger_id=OVER))
     details = replace(sample(JobDetails), job_id=ENDED, graph=graph(5), status=JobStatus.FINISHED)
     await store.put_result(replace(sample(StoredResult), dirty=False, details=details))
 

@@ -190,7 +190,7 @@ class TaskManagerCore:
         self._tell_changes()
 
     def tick(self, now: float) -> None:
-        self._register(rg.Tick(busy=bool(self.slots.attempts)), now)
+        self._register(rg.Tick(busy=bool(self.slots.attempts or self.slots.unheard)), now)
         self._feed(ev.Tick(), now)
         self._tell_changes()
 
@@ -204,9 +204,17 @@ class TaskManagerCore:
 
     # --- what the driver tells -----------------------------------------------------------------------------------
 
-    def attempt_ended(self, attempt_id: AttemptId, now: float) -> None:
-        """Note that nothing of the attempt runs any more. Unknown attempts have ended before."""
-        self._feed(ev.AttemptEnded(attempt_id), now)
+    def attempt_ended(self, attempt_id: AttemptId, now: float, *, failed: bool = False) -> None:
+        """Note that nothing of the attempt runs any more. Unknown attempts have ended before.
+
+        `failed`: by itself, with an error. The slots are held for that until `failure_taken`.
+        """
+        self._feed(ev.AttemptEnded(attempt_id, failed), now)
+        self._tell_changes()
+
+    def failure_taken(self, attempt_id: AttemptId, now: float) -> None:
+        """Note that a JobMaster knows of the attempt's failure."""
+        self._feed(ev.FailureTaken(attempt_id), now)
         self._tell_changes()
 
     def session_changed(self, phase: m.SessionPhase, generation: int, aged: bool, now: float, error: str = "") -> None:

@@ -92,7 +92,15 @@ class OfferFailed:
 
 @dataclass(frozen=True)
 class AttemptEnded:
-    """Nothing of the attempt runs any more, for whatever reason."""
+    """Nothing of the attempt runs any more, for whatever reason. `failed`: it ended by itself, with an error."""
+
+    attempt_id: AttemptId
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class FailureTaken:
+    """A JobMaster has answered the news that the attempt has failed."""
 
     attempt_id: AttemptId
 
@@ -127,6 +135,7 @@ Event = (
     | OfferAnswered
     | OfferFailed
     | AttemptEnded
+    | FailureTaken
     | Analysed
     | SessionBegan
     | Tick

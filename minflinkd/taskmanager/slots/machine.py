@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from minflinkd.rpc.network import job_master
-from minflinkd.runtime.ids import JobId, LeaderId
+from minflinkd.runtime.ids import AttemptId, JobId, LeaderId
 from minflinkd.taskmanager.slots import events as ev
 from minflinkd.taskmanager.slots import table as st
 from minflinkd.taskmanager.slots.state import Job, Offer, Running, Slots
@@ -67,8 +67,10 @@ def _react(this: Step, event: ev.Event) -> None:
             _offer_answered(this, event)
         case ev.OfferFailed(job_id, version):
             _offer_failed(this, job_id, version)
-        case ev.AttemptEnded(attempt_id):
-            this.set(attempts={a: r for a, r in this.state.attempts.items() if a != attempt_id})
+        case ev.AttemptEnded(attempt_id, failed):
+            _attempt_ended(this, attempt_id, failed=failed)
+        case ev.FailureTaken(attempt_id):
+            this.hears([attempt_id])
         case ev.Analysed(job_id, libraries):
             this.set(table=st.brought(this.state.table, libraries))
             _analysed(this, job_id)
@@ -197,6 +199,7 @@ def _deploy(this: Step, event: ev.Deploy) -> None:
     deployed = {**job.deployed, request.task.id: (request.attempt_number, request.attempt_id)}
     running = Running(request.job.job_id, request.task.id, request.allocation_id, request.job_leader_id)
     this.set(attempts={**this.state.attempts, request.attempt_id: running})
+    this.hears(a for a, r in this.state.unheard.items() if (r.job_id, r.task) == (running.job_id, running.task))
     this.put(request.job.job_id, replace(job, deployed=deployed))
     this.commands.append(ev.StartTask(request))
 
@@ -211,6 +214,7 @@ def _cancel(this: Step, event: ev.Cancel) -> None:
     if job is not None and event.attempt_id not in this.state.attempts and event.attempt_id not in job.cancelled:
         cancelled = (*job.cancelled, event.attempt_id)[-CANCELLED_KEPT:]
         this.put(event.job_id, replace(job, cancelled=cancelled))
+    this.hears([event.attempt_id])  # whoever cancels it knows of it, or need not
     this.end([event.attempt_id], "its JobMaster cancels it")
 
 
@@ -252,6 +256,14 @@ def _offer_failed(this: Step, job_id: JobId, version: int) -> None:
 # --- from here ---------------------------------------------------------------------------------------------------
 
 
+def _attempt_ended(this: Step, attempt_id: AttemptId, *, failed: bool) -> None:
+    """Keep a failure until a JobMaster knows it (A14a). The end of an attempt that was told to end is no news."""
+    ended = this.state.attempts.get(attempt_id)
+    this.set(attempts={a: r for a, r in this.state.attempts.items() if a != attempt_id})
+    if failed and ended is not None and not ended.ending:
+        this.set(unheard={**this.state.unheard, attempt_id: ended})
+
+
 def _analysed(this: Step, job_id: JobId) -> None:
     if this.state.vacant(job_id):
         job = this.state.jobs.get(job_id) or Job(NOBODY, job_master(job_id), heard=this.now)
@@ -288,6 +300,9 @@ def _settle(this: Step) -> None:
     state = this.state
     done = [a for a, b in state.table.bindings.items() if b.state is SlotState.RELEASING and not state.on(a)]
     this.set(table=st.freed(state.table, done))
+    bindings = this.state.table.bindings
+    kept = {a for a, b in bindings.items() if b.state is not SlotState.RELEASING}
+    this.hears(a for a, r in this.state.unheard.items() if r.allocation_id not in kept)  # nobody asks for it any more
     _resume(this)
     for job_id, job in sorted(this.state.jobs.items()):
         waiting = set(this.state.table.of_job(job_id, SlotState.ALLOCATED))

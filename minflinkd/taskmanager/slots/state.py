@@ -67,6 +67,7 @@ class Slots:
     table: SlotTable
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     attempts: Mapping[AttemptId, Running] = field(default_factory=dict)
+    unheard: Mapping[AttemptId, Running] = field(default_factory=dict)  # failed, and no JobMaster knows it yet
     offers: int = 0  # number of offers made so far, and the version of the last one
 
     def on(self, *allocations: AllocationId) -> tuple[AttemptId, ...]:
@@ -75,6 +76,10 @@ class Slots:
     def of(self, job_id: JobId) -> tuple[AttemptId, ...]:
         """Return the job's attempts that run and were not told to end."""
         return tuple(sorted(a for a, r in self.attempts.items() if r.job_id == job_id and not r.ending))
+
+    def awaited_by(self, job_id: JobId) -> bool:
+        """Whether the job's next JobMaster finds something here that cannot be had elsewhere: a task, or a failure."""
+        return bool(self.of(job_id)) or any(r.job_id == job_id for r in self.unheard.values())
 
     def vacant(self, job_id: JobId) -> bool:
         """Whether the job has no slots here, and so no attempts."""
@@ -139,6 +144,10 @@ def check_invariants(slots: Slots) -> None:
             raise InvariantViolated(f"allocation {allocation} is being released, but nothing runs on it")
     if len({(r.job_id, r.task) for r in slots.attempts.values()}) < len(slots.attempts):
         raise InvariantViolated(f"two attempts of a task: {sorted(slots.attempts)}")
+    for attempt, failed in slots.unheard.items():
+        on = slots.table.bindings.get(failed.allocation_id)
+        if on is None or on.job_id != failed.job_id or on.state is SlotState.RELEASING or attempt in slots.attempts:
+            raise InvariantViolated(f"the failure of attempt {attempt} is kept for nobody, on {on}")
     for attempt, running in slots.attempts.items():
         on = slots.table.bindings.get(running.allocation_id)
         if on is None or on.job_id != running.job_id or on.state not in OCCUPIED:

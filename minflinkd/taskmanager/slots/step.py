@@ -35,10 +35,11 @@ class Step(machine.Step[Slots, ev.Command]):
     def hold(self, job_id: JobId, *states: SlotState) -> None:
         """Hold the slots in these states from now on. Slots already held are held for the full time again.
 
-        Tasks of the job that run here run on meanwhile.
+        Tasks of the job that run here run on meanwhile. A failure that no JobMaster knows is worth as much as a task:
+        without it, the next one would restart the task as if nothing had happened.
         """
         options = self.state.options
-        until = self.now + (options.orphan_timeout if self.state.of(job_id) else options.hold_timeout)
+        until = self.now + (options.orphan_timeout if self.state.awaited_by(job_id) else options.hold_timeout)
         table = st.kept_until(self.state.table, self.state.table.of_job(job_id, SlotState.HELD), until)
         self.set(table=st.moved(table, table.of_job(job_id, *states), SlotState.HELD, self.now, until=until))
 
@@ -52,6 +53,11 @@ class Step(machine.Step[Slots, ev.Command]):
         table = st.freed(self.state.table, set(given) - set(busy))
         self.set(table=st.moved(table, busy, SlotState.RELEASING, self.now))
         self.end(self.state.on(*busy), reason)
+
+    def hears(self, attempts: Iterable[AttemptId]) -> None:
+        """These failures need not be kept any more."""
+        if known := self.state.unheard.keys() & set(attempts):
+            self.set(unheard={a: r for a, r in self.state.unheard.items() if a not in known})
 
     def end(self, attempts: Iterable[AttemptId], reason: str) -> None:
         """End these attempts. Each attempt is ended only once, however often this is called."""

@@ -172,6 +172,11 @@ def _outcomes_of_an_earlier_registration_count() -> Any:
     return patched(registration, "step", made)
 
 
+def failures_are_worth_nothing() -> Any:
+    """Slots are held for tasks only. `test_scenarios` finds this: no seed looks at what a JobMaster does not know."""
+    return patched(Slots, "awaited_by", lambda _: lambda slots, job_id: bool(slots.of(job_id)))
+
+
 FAULTS: Mapping[str, Planted] = {
     "the TM follows every RM": _the_task_manager_follows_every_resource_manager,
     "the TM obeys JobMasters that were replaced": _the_task_manager_obeys_replaced_job_masters,

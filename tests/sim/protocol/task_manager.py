@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace as copy
 
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.libraries import clash
-from minflinkd.rpc.network import Address, job_master, task_manager
-from minflinkd.rpc.party import Answered, Ask, Outcome, Unknown
+from minflinkd.rpc.network import Address, Fenced, job_master, task_manager
+from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Unknown
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, LeaderId, ResourceId
 from minflinkd.taskmanager.child.protocol import SessionLost
@@ -149,6 +150,7 @@ class TaskManagerParty(Party[TaskManagerCore]):
         before = (self.core.slots, self.core.registration)
         try:
             answer = super().receive(message, fence)
+            self._forget_failures()
         finally:
             if stale and before != (self.core.slots, self.core.registration):
                 raise Violation(f"{self.address} was changed by {type(message).__name__} of an earlier leader")
@@ -179,6 +181,7 @@ class TaskManagerParty(Party[TaskManagerCore]):
         return known is not None and (fence or "") < known.leader
 
     def answered(self, ask: Ask, outcome: Outcome) -> None:
+        self._forget_failures()
         if isinstance(ask.about, _Status):
             self._told(ask.about, outcome)
             return
@@ -195,8 +198,15 @@ class TaskManagerParty(Party[TaskManagerCore]):
         if not isinstance(ask.request, m.OfferSlots):
             return ask
         slots = {offer.allocation_id for offer in ask.request.offers}
-        there = [x for x in self.attempts.values() if x.deployment.allocation_id in slots and x.state in LIVE]
+        there = [x for x in self.attempts.values() if x.deployment.allocation_id in slots and self._is_offered(x)]
         return replace(ask, request=copy(ask.request, tasks=tuple(x.offered() for x in there)))
+
+    def _is_offered(self, attempt: Attempt) -> bool:
+        """Whether it runs, or has failed and the present JobMaster can learn that from an offer only (A14a)."""
+        deployed = attempt.deployment
+        if attempt.state is m.TaskState.FAILED and deployed.attempt_id in self.core.slots.unheard:
+            return not attempt.telling or self.core.slots.jobs[deployed.job.job_id].leader != attempt.leader
+        return attempt.state in LIVE
 
     def sends(self, ask: Ask) -> None:
         if isinstance(ask.request, m.OfferSlots):
@@ -272,7 +282,8 @@ class TaskManagerParty(Party[TaskManagerCore]):
 
     def _ended(self, attempt: Attempt, state: m.TaskState) -> None:
         self._to(attempt, state)
-        self.step(self.core.attempt_ended, attempt.deployment.attempt_id, self._engine.now)
+        failed = partial(self.core.attempt_ended, failed=state is m.TaskState.FAILED)
+        self.step(failed, attempt.deployment.attempt_id, self._engine.now)
         if self.core.session.phase is m.SessionPhase.READY and self.universe.rng.random() < self.world.plan.ageing:
             self._session(m.SessionPhase.READY, aged=True)
         for wanted, later in tuple(self._waiting):
@@ -316,7 +327,16 @@ class TaskManagerParty(Party[TaskManagerCore]):
             attempt.tries += 1
             self._tell(attempt, after=STATUS_PAUSE)
         elif attempt.state in ENDED:
-            del self.attempts[about.attempt_id]
+            fenced = isinstance(outcome, Refused) and isinstance(outcome.error, Fenced)
+            if not fenced and not isinstance(outcome, Unknown):
+                self.step(self.core.failure_taken, about.attempt_id, self._engine.now)
+            self._forget_failures()
+
+    def _forget_failures(self) -> None:
+        """Forget attempts that have ended, unless a JobMaster is still to hear of it."""
+        for attempt_id, attempt in list(self.attempts.items()):
+            if attempt.state in ENDED and not attempt.telling and attempt_id not in self.core.slots.unheard:
+                del self.attempts[attempt_id]
 
     # --- what must hold ----------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from tests.sim.protocol.job_master import JobMasterParty
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.plan import JobPlan, Plan
 from tests.sim.protocol.planted_job_master import tasks_of_another_version_are_adopted
+from tests.sim.protocol.planted_task_manager import failures_are_worth_nothing
 from tests.sim.protocol.rest import unserved
 from tests.sim.protocol.task_manager import LIVE, TaskManagerParty
 from tests.sim.protocol.world import World
@@ -149,6 +150,29 @@ def test_tasks_wait_for_the_next_job_master_and_then_end() -> None:
     pass_time(world, HEARTBEAT_TIMEOUT + world.plan.task_time + 1.0)
     assert attempts(world) == {}
     assert not any(tm.held() for tm in world.task_managers())
+
+
+@pytest.mark.parametrize("planted", [nullcontext, failures_are_worth_nothing])
+@pytest.mark.parametrize("late", [0.5, HEARTBEAT_TIMEOUT + 1.0])
+def test_a_failure_is_counted_by_the_next_job_master_however_long_it_takes_to_come(
+    late: float, planted: Planted
+) -> None:
+    """Also if the task fails before the silence is noticed, and the slots would be held only for a while (A14a)."""
+    world = cluster(JobPlan(at=0.0, groups=(1,)), hold_timeout=4.0, orphan_timeout=30.0, registration_timeout=8.0)
+    failing, before = busy(world), attempts(world)
+    with planted():
+        world.crash_job_master(master(world), lasts=HEARTBEAT_TIMEOUT + 4.0 + 10.0)
+        pass_time(world, late)
+        for attempt in list(failing.attempts.values()):
+            failing.gate(failing._fails, attempt)
+        pass_time(world, HEARTBEAT_TIMEOUT + 4.0 + 10.0 - late + 0.5)
+        served(world, within=20.0)
+    state = master(world).core.state
+    told = [failure.record.error.message for failure in state.failures]
+    lost = planted is not nullcontext and late < HEARTBEAT_TIMEOUT
+    assert (told != [], state.streak.failures > 0) == (not lost, not lost)
+    assert set(told) <= {"boom"}
+    assert not attempts(world).keys() & before.keys()
 
 
 def test_a_job_that_is_cancelled_while_nobody_leads_it_leaves_nothing() -> None:

@@ -73,7 +73,7 @@ async def test_a_stop_fails_if_the_job_master_crashes_before_the_end_of_the_job(
 ) -> None:
     """The job goes on under the next JobMaster. The savepoint is named, as it can be used (C24)."""
 
-    async def made(self: Savepoints, directory: Location) -> str:
+    async def made(self: Savepoints, directory: Location, name: str) -> str:
         return "file:///savepoint"
 
     monkeypatch.setattr(Savepoints, "stop", made)

@@ -157,6 +157,11 @@ class CoreWorld:
             self.core.attempt_ended(attempt(number), self.now)
         self._collect()
 
+    def failed(self, number: int) -> None:
+        """Let an attempt fail. Nothing of it runs, and its JobMaster does not know it yet."""
+        self.core.attempt_ended(attempt(number), self.now, failed=True)
+        self._collect()
+
     def wait(self, seconds: float, *, rm: bool = True) -> None:
         """Let time pass, with a tick whenever one is due.
 
@@ -189,9 +194,9 @@ def ends(world: CoreWorld) -> list[tuple[str, ...]]:
     return [command.attempts for command in world.take(EndTasks)]
 
 
-def running(*, jm: int = 1) -> CoreWorld:
+def running(*, jm: int = 1, **options: Any) -> CoreWorld:
     """Return a world in which attempt 0 runs on allocation A."""
-    world = CoreWorld()
+    world = CoreWorld(**options)
     world.active(A, 0, 1, jm=jm)
     world.jm(deploy(A, jm=jm), jm)
     assert [c.deployment.attempt_id for c in world.take(StartTask)] == [attempt(0)]

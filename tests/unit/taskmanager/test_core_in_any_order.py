@@ -244,14 +244,21 @@ class AnyOrder(RuleBasedStateMachine):
         self.carry_out()
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data())
-    def attempt_ends(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), failed=st.booleans())
+    def attempt_ends(self, data: st.DataObject, failed: bool) -> None:
         """An attempt ends on command or by itself."""
         ended = data.draw(st.sampled_from(sorted(self.running)))
         del self.running[ended]
         self.ending.discard(ended)
-        self.world.core.attempt_ended(ended, self.world.now)
+        self.world.core.attempt_ended(ended, self.world.now, failed=failed)
         self.world.ended()
+        self.carry_out()
+
+    @precondition(lambda self: self.world.core.slots.unheard)
+    @rule(data=st.data())
+    def failure_is_taken(self, data: st.DataObject) -> None:
+        taken = data.draw(st.sampled_from(sorted(self.world.core.slots.unheard)))
+        self.world.core.failure_taken(taken, self.world.now)
         self.carry_out()
 
     @rule(seconds=SECONDS)

@@ -9,7 +9,7 @@ import pytest
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import Fenced
 from minflinkd.taskmanager.slots import machine as slot_machine
-from minflinkd.taskmanager.slots.core import SlotNotBound
+from minflinkd.taskmanager.slots.core import Exit, SlotNotBound
 from minflinkd.taskmanager.slots.events import Adopted, ForgetJob, StartTask, Tick
 from minflinkd.taskmanager.slots.state import Slots
 from tests.unit.taskmanager.core_world import (
@@ -77,6 +77,65 @@ def test_slots_of_a_job_whose_tasks_run_elsewhere_on_the_taskmanager_are_held_as
     world.active(B, 2)
     world.wait(5.1 + 60.0)
     assert (world.state(A), world.state(B)) == (S.HELD, S.HELD)
+
+
+def test_slots_are_held_for_the_orphan_timeout_for_a_failure_that_no_jobmaster_knows() -> None:
+    """A leader dies, and the task fails before its silence is noticed. The next leader may be long in coming (A14a)."""
+    world = running()
+    world.wait(2.0)
+    world.failed(0)
+    world.wait(3.1)
+    assert world.state(A) is S.HELD
+    world.wait(599.0)
+    assert (world.state(A), world.core.slots.unheard.keys(), world.take(ForgetJob)) == (S.HELD, {attempt(0)}, [])
+    world.wait(1.0)
+    assert (world.state(A), world.core.slots.unheard) == (S.FREE, {})
+
+
+def test_a_taskmanager_stays_for_a_failure_that_nobody_knows_as_long_as_for_a_task() -> None:
+    """Without it, it would give up its ResourceManager with the failure in hand, and take it along (A14a, R15)."""
+    world = running(registration_timeout=60.0)
+    world.failed(0)
+    world.wait(500.0, rm=False)
+    assert world.take(Exit) == []
+    world.wait(200.0, rm=False)
+    assert [exit.failed for exit in world.take(Exit)] == [True]
+
+
+@pytest.mark.parametrize(
+    "hears",
+    [
+        lambda world: world.core.failure_taken(attempt(0), world.now),
+        lambda world: world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0))),
+        lambda world: world.jm(deploy(A, 1)),
+    ],
+    ids=["it has answered", "it cancels the attempt", "it deploys the next one"],
+)
+def test_a_failure_that_a_jobmaster_knows_is_not_kept_for_the_next_one(hears: Callable[[CoreWorld], object]) -> None:
+    """It counts once. The slots are held as slots without tasks are (R13, A14a)."""
+    world = running()
+    world.failed(0)
+    hears(world)
+    world.ended(1)
+    assert world.core.slots.unheard == {}
+    world.wait(5.1 + 30.0)
+    assert world.state(A) is S.FREE
+
+
+def test_the_end_of_a_task_that_was_told_to_end_is_no_failure_to_be_kept() -> None:
+    """Whatever it said at the end: whoever told it expects no more of it (A14a)."""
+    world = running()
+    world.jm(m.CancelTask(job_id=JOB, attempt_id=attempt(0)))
+    world.failed(0)
+    assert world.core.slots.unheard == {}
+
+
+def test_a_failure_goes_with_the_slots_that_a_jobmaster_gives_back() -> None:
+    """It could not be offered any more (A14a)."""
+    world = running()
+    world.failed(0)
+    world.jm(m.FreeSlots(job_id=JOB, allocations=(A,)))
+    assert (world.state(A), world.core.slots.unheard) == (S.FREE, {})
 
 
 def test_slots_that_are_held_are_held_for_the_full_time_for_each_jobmaster() -> None:

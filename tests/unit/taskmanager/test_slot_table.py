@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from minflinkd.rpc.messages import Library, SlotOffer, SlotStatus
-from minflinkd.runtime.ids import TaskId
+from minflinkd.runtime.ids import AllocationId, TaskId
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
 from minflinkd.taskmanager.slots import state as slots_state
-from minflinkd.taskmanager.slots.state import Offer, Slots
+from minflinkd.taskmanager.slots.state import Offer, Running, Slots
 from minflinkd.taskmanager.slots.table import (
     SlotState,
     SlotTable,
@@ -148,6 +148,11 @@ def with_attempt(slots: Slots, number: int = 0, **changes: object) -> Slots:
     return replace(slots, attempts={**slots.attempts, attempt(number): like})
 
 
+def elsewhere(slots: Slots) -> Running:
+    """Return what attempt 0 is, on slots that there are not."""
+    return replace(slots.attempts[attempt(0)], allocation_id=AllocationId("x"))
+
+
 def with_offer(slots: Slots, offer: Offer | None) -> Slots:
     return slots.with_job(JOB, replace(slots.jobs[JOB], offer=offer))
 
@@ -171,6 +176,8 @@ def two_allocations() -> Slots:
         ("attempt attempt-0 runs on Binding", lambda s: with_attempt(s.with_job(OTHER, s.jobs[JOB]), job_id=OTHER)),
         ("is not its JobMaster's", lambda s: with_binding(s, state=SlotState.RELEASING)),
         ("is not its JobMaster's", lambda s: with_attempt(s, leader=leader(2))),
+        ("attempt-0 is kept for nobody", lambda s: replace(s, unheard=s.attempts)),
+        ("attempt-1 is kept for nobody", lambda s: replace(s, unheard={attempt(1): elsewhere(s)})),
     ],
 )
 def test_slots_that_contradict_their_jobs_or_attempts_are_found(fault: str, plant: Callable[[Slots], Slots]) -> None:
