@@ -143,7 +143,7 @@ class Elector(Component):
         self.trouble = ""
         self._driver.feed(e.Joined(claim))
         if not self.tasks.closed:
-            self.tasks.job(f"first {claim}", self._first(claim))
+            self.tasks.job(f"first {claim}", self._first(claim), on_error=self.crash)
 
     async def _leave(self) -> None:
         try:
