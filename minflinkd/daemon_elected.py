@@ -163,7 +163,7 @@ class ElectedDaemon(Component):
             msgspec.json.encode({"url": self._url, "blob_url": "", "pid": os.getpid()})
         )
         self.tasks.loop("look who leads", self._look)
-        self.tasks.job("take part", self._take_part())
+        self.tasks.job("take part", self._take_part(), on_error=self.crash)
 
     async def _stop(self) -> None:
         if self._leadership is not None:
@@ -222,14 +222,18 @@ class ElectedDaemon(Component):
         if self.tasks.closed:  # it was elected while it ends, and gives its claim back in a moment
             return
         self._leadership = leadership = _Leadership(epoch)
-        self.tasks.job(f"leadership {epoch}", self._run(leadership))
+        self.tasks.job(f"leadership {epoch}", self._run(leadership), on_error=self.crash)
 
     def _step_down(self, reason: str) -> None:
         if self._leadership is not None:
             self._leadership.over.set()
 
     async def _run(self, leadership: _Leadership) -> None:
-        """Run everything that a leader runs, until the leadership is over. TaskManagers and tasks go on after that."""
+        """Run everything that a leader runs, until the leadership is over. TaskManagers and tasks go on after that.
+
+        Raises what `_close` and `_stand_by` raise: this process ends then, and leaves them to the next one.
+        """
+        pause = 0.0
         try:
             await self._begin(leadership)
             await leadership.over.wait()
@@ -243,13 +247,11 @@ class ElectedDaemon(Component):
             )
             self._trouble = f"it was elected and could not begin to lead: {_told(error)}"
             self._elector.resign(f"it could not begin to lead: {error}")  # so that another one leads meanwhile
-            await self._close(leadership)
-            await self._stand_by()
-            await self._clock.sleep(self._pause)
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
         await self._close(leadership)
         self._elector.member = msgspec.structs.replace(self._elector.member, leading_since_ms=0, epoch=0)
         await self._stand_by()
+        await self._clock.sleep(pause)
         self._leadership = None
         self._elector.stepped_down()
         self._changed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import socket
 import threading
@@ -289,6 +290,22 @@ async def test_a_standby_is_ready_again_when_zookeeper_answers_again(own_zookeep
 
         await until(ready, "the standby is ready", timeout=20)
         assert not standby.leads
+
+
+async def test_a_daemon_that_fails_to_step_down_ends(
+    zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would neither lead nor stand by, for as long as the watchdog is fed (A11, A15)."""
+    async with Host(tmp_path, "a", zookeeper.address, **LONG).daemon() as daemon:
+        await leading(daemon)
+
+        async def fails() -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(daemon, "_stand_by", fails)
+        daemon._elector.resign("test")
+        await until(daemon.crashed.is_set, "it has crashed")
+        assert isinstance(daemon.crash_cause, OSError)
 
 
 async def test_twenty_leaderships_of_one_daemon_leave_nothing_behind(zookeeper: ZooKeeper, tmp_path: Path) -> None:
