@@ -72,7 +72,10 @@ class Ballot(Protocol):
         ...
 
     async def withdraw(self) -> None:
-        """Delete the present claim. One that is made later stays, however late this is carried out."""
+        """Delete the present claim. One that is made later stays, however late this is carried out.
+
+        If it fails, call it again: the claim may still be there.
+        """
         ...
 
     async def leave(self) -> None:

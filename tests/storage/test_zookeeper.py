@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 import structlog
@@ -339,26 +340,73 @@ async def test_a_standby_that_waits_for_long_keeps_one_watch(
         await until(lambda: not any(watches.values()))
 
 
+@pytest.mark.parametrize("late", ["_delete", "_mine"])
 async def test_a_claim_that_is_withdrawn_late_takes_no_later_one_with_it(
-    leader: Daemon, monkeypatch: pytest.MonkeyPatch
+    leader: Daemon, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
     """The daemon may have joined again by then (A11)."""
-    go_on, delete = asyncio.Event(), leader.ballot._delete
+    ballot = leader.ballot
+    go_on, waits, answer = asyncio.Event(), asyncio.Event(), getattr(ballot, late)
 
-    async def slow(names: list[str]) -> None:
+    async def slow(*names: list[str]) -> Any:
+        waits.set()
         await go_on.wait()
-        await delete(names)
+        return await answer(*names)
 
     with monkeypatch.context() as patch:
-        patch.setattr(leader.ballot, "_delete", slow)
-        leaving = leader.session.tasks.job("withdraw", leader.ballot.withdraw())
-        await asyncio.sleep(0)
+        patch.setattr(ballot, late, slow)
+        leaving = leader.session.tasks.job("withdraw", ballot.withdraw())
+        await waits.wait()
     await leader.lead()
     go_on.set()
     await until(lambda: leaving.done())
-    await leader.ballot.confirm()
+    await ballot.confirm()
+    await ballot.withdraw()
+    assert await ballot.members() == ()
+
+
+async def test_a_claim_is_withdrawn_again_if_the_first_try_got_no_answer(
+    leader: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is still there, and would keep others from the lead for as long as the session lasts (A11)."""
+    call = leader.session.call
+
+    async def away(*_: Any, **__: Any) -> Any:
+        raise ServiceUnavailable("there is no connection")
+
+    monkeypatch.setattr(leader.session, "call", away)
+    with pytest.raises(ServiceUnavailable):
+        await leader.ballot.withdraw()
+    monkeypatch.setattr(leader.session, "call", call)
+    assert len(await leader.ballot.members()) == 1
     await leader.ballot.withdraw()
     assert await leader.ballot.members() == ()
+    await leader.ballot.withdraw()  # nothing is left
+
+
+async def test_no_second_claim_of_a_daemon_is_left_when_it_joins_or_withdraws(
+    leader: Daemon, zookeeper: ZooKeeper, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier creation was not answered, and a server that lags behind did not yet show its node (A11)."""
+    async with daemon(zookeeper, root, tmp_path) as one:
+        ballot, mine = one.ballot, one.ballot._mine
+
+        async def once_more() -> None:
+            place = f"{root}/election/{ballot._prefix}"
+            await one.session.call("create", place, msgspec.json.encode(ME), ephemeral=True, sequence=True)
+
+        async def lags() -> list[str]:
+            monkeypatch.setattr(ballot, "_mine", mine)
+            return []
+
+        await once_more()
+        monkeypatch.setattr(ballot, "_mine", lags)
+        await ballot.join(ME)
+        assert len(await mine()) == 1
+        await once_more()
+        await ballot.withdraw()
+        assert await mine() == []
+        assert len(await ballot.members()) == 1  # the other daemon's
 
 
 async def test_another_programs_node_among_the_claims_is_passed_over(leader: Daemon, root: str) -> None:

@@ -31,6 +31,7 @@ class ZooKeeperBallot:
         self._election = f"{root}/{ELECTION}"
         self._prefix = f"c-{secrets.token_hex(8)}-"  # finds our node if the answer to its creation is lost
         self._claim: str | None = None  # the node's name
+        self._joins = 0  # begun so far
         self._watch: _Watch | None = None  # of the claim before
 
     @property
@@ -41,6 +42,7 @@ class ZooKeeperBallot:
         return ("check", f"{self._election}/{self._claim}", -1)
 
     async def join(self, member: Member) -> None:
+        self._joins += 1
         await self._session.call("ensure_path", self._election)
         await self._delete(await self._mine())
         self._claim = None
@@ -50,6 +52,8 @@ class ZooKeeperBallot:
         mine = await self._mine()
         if not mine:
             raise ServiceUnavailable("the claim that was just made is gone")
+        # More than one if the answer to an earlier creation was lost, and the server had not yet heard of that node.
+        await self._delete(mine[1:])
         self._claim = mine[0]
 
     async def before(self) -> str | None:
@@ -95,9 +99,15 @@ class ZooKeeperBallot:
             raise ClaimGone("the claim is not in ZooKeeper any more") from error
 
     async def withdraw(self) -> None:
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            await self._delete([claim])
+        claim, joins = self._claim, self._joins
+        if claim is None:
+            return
+        await self._delete([claim])
+        others = await self._mine()
+        if self._joins == joins:  # otherwise one of them is the next claim, and whoever joins deletes what was before
+            await self._delete(others)
+        if self._claim == claim:
+            self._claim = None
 
     async def leave(self) -> None:
         if self._claim is not None and self._session.connected:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from structlog.testing import capture_logs
 
-from minflinkd.ha.election import Timing
+from minflinkd.ha.election import Phase, Timing
 from minflinkd.ha.elector import Elector
 from minflinkd.ha.service import Member, ServiceUnavailable
 from minflinkd.runtime.clock import SystemClock
@@ -86,7 +87,7 @@ async def leads(elector: Elector) -> None:
     await until(lambda: elector.leads(1), "it leads")
 
 
-@pytest.mark.parametrize("request_of", ["join", "before", "record", "confirm"])
+@pytest.mark.parametrize("request_of", ["join", "before", "record", "confirm", "withdraw"])
 async def test_an_error_that_nobody_foresaw_ends_the_elector(request_of: str) -> None:
     """A claim that waits for ever keeps its place: in the end nobody would lead. The process starts again (A11)."""
     service, strange = Service(), RuntimeError("strange")
@@ -100,3 +101,38 @@ async def test_an_error_that_nobody_foresaw_ends_the_elector(request_of: str) ->
             await until(elector.crashed.is_set, "it has crashed")
             assert elector.crash_cause is strange
             assert not elector.leads(1)
+
+
+async def test_a_claim_that_could_not_be_withdrawn_is_withdrawn_when_the_connection_is_back() -> None:
+    """The session has not expired, so the claim would keep others from the lead until everything is closed (A11)."""
+    service = Service()
+    with capture_logs() as logs:
+        async with electing(service) as elector:
+            await leads(elector)
+            service.is_away()
+            await until(lambda: elector.state.phase is Phase.LOST, "its lease ends")
+            await until(lambda: service.asked.count("withdraw") > 2, "it tries again")
+            service.wrong = {}
+            await until(lambda: not service.there, "the claim is gone")
+            assert elector.state.phase is Phase.LOST
+            asked = service.asked.count("withdraw")
+            await asyncio.sleep(10 * TIMING.renewal)
+            assert service.asked.count("withdraw") == asked
+    assert [line["event"] for line in logs].count("the next leader has to wait until this claim is gone") == 1
+
+
+async def test_the_next_claim_of_a_daemon_ends_the_tries_to_withdraw_the_one_before() -> None:
+    """Whoever joins deletes what is left of earlier claims (A11)."""
+    service = Service()
+    with capture_logs():
+        async with electing(service) as elector:
+            await leads(elector)
+            service.is_away()
+            await until(lambda: service.asked.count("withdraw") > 1, "it has tried")
+            elector.stepped_down()
+            await until(lambda: service.asked.count("join") > 2, "it tries to join")
+            asked = service.asked.count("withdraw")
+            del service.wrong["join"]
+            await until(lambda: elector.state.phase is Phase.STANDBY, "it stands by")
+            await asyncio.sleep(10 * TIMING.renewal)
+            assert (service.asked.count("withdraw"), service.there) == (asked, True)
