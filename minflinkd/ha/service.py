@@ -23,6 +23,13 @@ class ServiceRefused(MinflinkError):
     consequence = Consequence.REFUSED
 
 
+class ServiceFull(ServiceRefused):
+    """The coordination service has no room for this daemon's nodes."""
+
+    code = "coordination-full"
+    consequence = Consequence.RETRYABLE
+
+
 class ClaimGone(MinflinkError):
     """The claim is not in the service any more, so this daemon does not lead. Nothing of the request was done."""
 

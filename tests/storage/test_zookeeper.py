@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,12 @@ import msgspec
 import pytest
 import pytest_asyncio
 import structlog
+from kazoo import exceptions as zk
+from kazoo.client import TransactionRequest
 from kazoo.security import make_digest_acl
 
 from minflinkd.dispatcher.job_store import JobStore, StoredResult, Unreadable
-from minflinkd.ha.service import ClaimGone, Member, ServiceRefused, ServiceUnavailable
+from minflinkd.ha.service import ClaimGone, Member, ServiceFull, ServiceRefused, ServiceUnavailable
 from minflinkd.ha.zookeeper import ballot as module
 from minflinkd.ha.zookeeper.ballot import ZooKeeperBallot
 from minflinkd.ha.zookeeper.credentials import SASL_FILE, Credentials
@@ -27,7 +29,7 @@ from minflinkd.rpc.jobs import JobStatus
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.conformance import StorageConformance
 from minflinkd.storage.conformance.objects import ODD_NAMES
-from minflinkd.storage.interface import InvalidPath, Storage, StorageCorrupt, StorageUnavailable
+from minflinkd.storage.interface import InvalidPath, Storage, StorageCorrupt, StorageFull, StorageUnavailable
 from minflinkd.storage.location import Location
 from minflinkd.storage.resilient import ResilientStorage
 from minflinkd_local import LocalStorage
@@ -284,6 +286,77 @@ async def test_epochs_grow_from_leader_to_leader(leader: Daemon) -> None:
     first = leader.epoch
     await leader.lead()
     assert leader.epoch == first + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (zk.ThrottledOpError, "ThrottledOpError"),
+        (zk.SessionMovedError, "SessionMovedError"),
+        (zk.MarshallingError, "MarshallingError"),
+        (zk.ConnectionLoss, "ConnectionLoss"),
+    ],
+)
+async def test_an_answer_that_says_nothing_of_the_nodes_counts_as_none(
+    leader: Daemon, monkeypatch: pytest.MonkeyPatch, error: type[Exception], words: str
+) -> None:
+    """A leader asks again, as after an answer that was lost, and a storage's caller gets a storage's error (A11)."""
+    answers(monkeypatch, leader, error())
+    with pytest.raises(ServiceUnavailable, match=words):
+        await leader.ballot.confirm()
+    with pytest.raises(StorageUnavailable, match=words):
+        await leader.records.put("/jobs/a", b"data")
+    with pytest.raises(StorageUnavailable, match=words):
+        await leader.read("a")
+
+
+async def test_a_quota_that_is_reached_is_told_as_such(
+    leader: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is no matter of rights, and not one of servers that are away. Nothing was written (A12)."""
+    with monkeypatch.context() as patch:
+        answers(patch, leader, zk.QuotaExceededError(), to=("create",))
+        with pytest.raises(ServiceFull, match="have reached their quota") as caught:
+            await leader.ballot.join(ME)
+        assert "setquota" in caught.value.hint
+    await leader.lead()
+    with monkeypatch.context() as patch:
+        answers(patch, leader, zk.QuotaExceededError(), to=("transaction",))
+        with pytest.raises(StorageFull, match="have reached their quota"):
+            await leader.records.put("/jobs/a", secrets.token_bytes(2 * INLINE))
+    assert files(tmp_path) == []
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, one: Daemon, error: Exception, *, to: Sequence[str] = ()) -> None:
+    """Let ZooKeeper answer requests with this error: all of them, or those of some methods."""
+    client = one.session._client
+
+    def fails(*_: Any, **__: Any) -> Any:
+        answer = client.handler.async_result()
+        answer.set_exception(error)
+        return answer
+
+    for method in to or ("get", "exists", "get_children", "create", "set", "delete", "transaction"):
+        if method == "transaction":
+            monkeypatch.setattr(TransactionRequest, "commit_async", fails)
+        else:
+            monkeypatch.setattr(client, f"{method}_async", fails)
+
+
+async def test_a_record_whose_directory_is_deleted_again_and_again_is_an_error_of_a_storage(
+    leader: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stores it tries again (A11a)."""
+    ensure_path = leader.session.call
+
+    async def in_vain(method: str, *args: Any, **kwargs: Any) -> Any:
+        if method == "ensure_path":
+            raise zk.NoNodeError
+        return await ensure_path(method, *args, **kwargs)
+
+    monkeypatch.setattr(leader.session, "call", in_vain)
+    with pytest.raises(StorageUnavailable, match="/jobs/new/a: its node or its directory was deleted again and again"):
+        await leader.records.put("/jobs/new/a", b"data")
 
 
 async def test_the_second_waits_until_the_first_is_gone(

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import structlog
 from kazoo import exceptions as zk
 
-from minflinkd.ha.service import ClaimGone, ServiceRefused, ServiceUnavailable
+from minflinkd.ha.service import ClaimGone, ServiceFull, ServiceRefused, ServiceUnavailable
 from minflinkd.ha.zookeeper.ballot import Fence, transact
 from minflinkd.ha.zookeeper.session import ZooKeeperSession
 from minflinkd.storage.interface import (
@@ -36,6 +36,7 @@ from minflinkd.storage.interface import (
     PermissionDenied,
     Storage,
     StorageCorrupt,
+    StorageFull,
     StorageUnavailable,
     Writer,
 )
@@ -136,7 +137,10 @@ class ZooKeeperRecords(Storage):
             raise ObjectNotFound(f"{SCHEME}: {source} does not exist")
         old = await self._value(target)
         write = ("create", self._node(target), value) if old is None else ("set_data", self._node(target), value)
-        await self._write(target, write, ("delete", self._node(source)))
+        try:
+            await self._write(target, write, ("delete", self._node(source)))
+        except zk.NodeExistsError as error:
+            raise StorageUnavailable(f"{SCHEME}: {target} was written meanwhile") from error
         await self._drop_file(old)
 
     async def sweep(self) -> int:
@@ -211,8 +215,9 @@ class ZooKeeperRecords(Storage):
                 await self._fenced(*operations)
                 return
             except zk.NoNodeError:
-                await self._call("ensure_path", self._node(path).rpartition("/")[0])
-        await self._fenced(*operations)
+                with contextlib.suppress(zk.NoNodeError):  # deleted as soon as it was made
+                    await self._call("ensure_path", self._node(path).rpartition("/")[0])
+        raise StorageUnavailable(f"{SCHEME}: {path}: its node or its directory was deleted again and again meanwhile")
 
     async def _delete_node(self, path: str, *, directory: bool = False) -> bool:
         """Delete a node. Returns False if it is gone, or if something is below it."""
@@ -244,7 +249,7 @@ class ZooKeeperRecords(Storage):
         await file.write_bytes(data)
         try:
             yield _POINTER + f"{len(data)}:{name}".encode()
-        except (ObjectExists, PermissionDenied):
+        except (ObjectExists, PermissionDenied, StorageFull):
             await file.delete()
             raise
 
@@ -277,6 +282,8 @@ async def _answered(request: Callable[[], Awaitable[T]]) -> T:
         raise StorageUnavailable(f"{SCHEME}: {error.message}", settled=True) from error
     except ServiceUnavailable as error:
         raise StorageUnavailable(f"{SCHEME}: {error.message}", hint=error.hint) from error
+    except ServiceFull as error:
+        raise StorageFull(f"{SCHEME}: {error.message}", hint=error.hint) from error
     except ServiceRefused as error:
         raise PermissionDenied(f"{SCHEME}: {error.message}", hint=error.hint) from error
 
