@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 import structlog
 
 from minflinkd.ha import election as e
+from minflinkd.ha.embedded import UnusableEpoch
 from minflinkd.ha.service import Ballot, ClaimGone, Member, ServiceRefused, ServiceUnavailable, told
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
@@ -128,7 +129,7 @@ class Elector(Component):
         def failed(error: Exception) -> None:
             if isinstance(error, ClaimGone):
                 self._driver.feed(e.Gone(claim, error.message))
-            elif isinstance(error, ServiceUnavailable | ServiceRefused):
+            elif isinstance(error, ServiceUnavailable | ServiceRefused | UnusableEpoch):
                 if told(error) != self.trouble:
                     log.warning("the coordination service cannot be used", request=what, error=str(error))
                 self.trouble = told(error)

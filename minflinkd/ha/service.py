@@ -67,7 +67,7 @@ class Ballot(Protocol):
         ...
 
     async def record(self) -> int:
-        """Record a new leadership and return its epoch. Raises ClaimGone."""
+        """Record a new leadership and return its epoch. Raises ClaimGone, UnusableEpoch."""
         ...
 
     async def confirm(self) -> None:

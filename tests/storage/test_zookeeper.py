@@ -19,6 +19,7 @@ from kazoo.client import TransactionRequest
 from kazoo.security import make_digest_acl
 
 from minflinkd.dispatcher.job_store import JobStore, StoredResult, Unreadable
+from minflinkd.ha.embedded import UnusableEpoch
 from minflinkd.ha.service import ClaimGone, Member, ServiceFull, ServiceRefused, ServiceUnavailable
 from minflinkd.ha.zookeeper import ballot as module
 from minflinkd.ha.zookeeper.ballot import ZooKeeperBallot
@@ -279,6 +280,18 @@ async def test_a_listing_takes_one_request_for_each_record(leader: Daemon, monke
 async def test_a_name_that_zookeeper_does_not_take_is_refused_before_it_is_asked(leader: Daemon) -> None:
     with pytest.raises(InvalidPath):
         await leader.write("\N{GRINNING FACE}", b"x")
+
+
+@pytest.mark.parametrize("torn", [b"", b"x", b"-1", b" 7", b"1_0"])
+async def test_a_torn_epoch_is_named_with_what_to_do(leader: Daemon, root: str, torn: bytes) -> None:
+    """Nobody can guess it: files of earlier leaders would look like those of later ones (A11a, A12)."""
+    await leader.session.call("set", f"{root}/epoch", torn)
+    with pytest.raises(UnusableEpoch, match=f"{root}/epoch in ZooKeeper holds {torn!r}") as caught:
+        await leader.ballot.record()
+    assert "higher than every earlier one" in caught.value.hint
+    assert (await leader.session.call("get", f"{root}/epoch"))[0] == torn
+    await leader.session.call("set", f"{root}/epoch", b"41")
+    assert await leader.ballot.record() == 42
 
 
 async def test_epochs_grow_from_leader_to_leader(leader: Daemon) -> None:

@@ -15,11 +15,13 @@ from typing import Any
 import msgspec
 from kazoo import exceptions as zk
 
+from minflinkd.ha.embedded import UnusableEpoch
 from minflinkd.ha.service import ClaimGone, Member, ServiceUnavailable
 from minflinkd.ha.zookeeper.session import ZooKeeperSession
 
 ELECTION, EPOCH = "election", "epoch"
 _LOOK_AGAIN = 10.0  # seconds; a watch can be lost with the connection
+_EPOCH = re.compile(rb"[0-9]{1,15}")
 _CLAIM = re.compile(r"c-[0-9a-f]{16}-[0-9]{10}")
 Fence = tuple[str, str, int]
 
@@ -78,7 +80,7 @@ class ZooKeeperBallot:
         with contextlib.suppress(zk.NodeExistsError):
             await self._fenced(("create", node, b"0"))
         data, stat = await self._session.call("get", node)
-        epoch = int(data) + 1
+        epoch = _epoch(node, data) + 1
         try:
             await self._fenced(("set_data", node, str(epoch).encode(), stat.version))
         except zk.BadVersionError as error:  # an earlier request of ours, whose answer was lost, has come through
@@ -140,6 +142,16 @@ class ZooKeeperBallot:
         for name in names:
             with contextlib.suppress(zk.NoNodeError):
                 await self._session.call("delete", f"{self._election}/{name}")
+
+
+def _epoch(node: str, data: bytes) -> int:
+    if not _EPOCH.fullmatch(data):
+        raise UnusableEpoch(
+            f"{node} in ZooKeeper holds {data[:80]!r}, which is no epoch",
+            hint="put a number into it that is higher than every earlier one (zkCli.sh, `set`): the names of large "
+            "records and of checkpoints' files begin with it. The daemons log it when they begin to lead",
+        )
+    return int(data)
 
 
 class _Watch:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from minflinkd.ha.election import Phase, Timing
 from minflinkd.ha.elector import Elector
+from minflinkd.ha.embedded import UnusableEpoch
 from minflinkd.ha.service import Member, ServiceUnavailable
 from minflinkd.runtime.clock import SystemClock
 from tests.waiting import until
@@ -136,3 +137,16 @@ async def test_the_next_claim_of_a_daemon_ends_the_tries_to_withdraw_the_one_bef
             await until(lambda: elector.state.phase is Phase.STANDBY, "it stands by")
             await asyncio.sleep(10 * TIMING.renewal)
             assert (service.asked.count("withdraw"), service.there) == (asked, True)
+
+
+async def test_an_epoch_that_cannot_be_read_is_told_and_asked_for_again() -> None:
+    """A process that ends again and again would not say so. When the node is mended, the daemon leads (A12)."""
+    service = Service(record=UnusableEpoch("/epoch holds b'x', which is no epoch", hint="put a number into it"))
+    with capture_logs():
+        async with electing(service) as elector:
+            await until(lambda: elector.trouble, "it says so")
+            assert elector.trouble == "unusable-epoch: /epoch holds b'x', which is no epoch; put a number into it"
+            await until(lambda: service.asked.count("record") > 2, "it asks again")
+            service.wrong = {}
+            await leads(elector)
+            assert elector.trouble == ""
