@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import hmac
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 import structlog
@@ -166,15 +167,20 @@ class ElectedDaemon(Component):
         self.tasks.job("take part", self._take_part(), on_error=self.crash)
 
     async def _stop(self) -> None:
+        ends: list[Callable[[], Awaitable[object]]] = [self._leave_standby]
         if self._leadership is not None:
-            await self._leadership.aclose(hand_over=self._hands_over)
-        await self._leave_standby()
+            ends.insert(0, functools.partial(self._leadership.aclose, hand_over=self._hands_over))
         if hasattr(self, "_elector"):
-            await self._elector.aclose()  # after what it ran has ended: it lets the next one lead
-            await self._cluster.aclose()
-        (self.state_directory / READY_FILE).unlink(missing_ok=True)
+            ends += [self._elector.aclose, self._cluster.aclose]  # after what it ran: it lets the next one lead
+        for end in (*ends, self._storages.aclose):
+            try:
+                await end()
+            except Exception:  # the other parts must end all the same, above all the claim
+                log.exception("a part of the daemon did not end well")
         listening.close(self._sockets)
-        await self._storages.aclose()
+        if self._directory.held:  # otherwise the file belongs to another daemon
+            with contextlib.suppress(OSError):
+                (self.state_directory / READY_FILE).unlink()
         self._directory.release()
 
     async def before_stop(self) -> None:
