@@ -117,6 +117,7 @@ class ElectedDaemon(Component):
         self._daemon: Daemon | None = None
         self._leadership: _Leadership | None = None
         self._members: tuple[Member, ...] = ()
+        self._looked_at = self._clock.monotonic()  # when ZooKeeper last said who they are
         self._leaderless_since: float | None = self._clock.monotonic()  # None: somebody leads
         self._trouble = ""  # why this daemon cannot take part in the election, or could not lead
         self._hands_over = False
@@ -359,12 +360,15 @@ class ElectedDaemon(Component):
         while True:
             try:
                 members = await self._cluster.ballot.members()
+                self._looked_at = self._clock.monotonic()
                 if self.leads and self._elector.member not in members:  # its description was lost on the way
                     await self._elector.describe(self._elector.member)
             except MinflinkError as error:
                 if isinstance(error, ServiceRefused):
                     self._elector.trouble = told(error)
-                members = self._members if self.leads else ()
+                # Unknown is not gone: the claim of whoever leads outlasts one answer that is missing.
+                known = self._clock.monotonic() < self._looked_at + self.config.ha.zookeeper.session_timeout
+                members = self._members if self.leads or known else ()
             if members != self._members:
                 self._members = members
                 self._changed()

@@ -294,6 +294,35 @@ async def test_a_standby_is_ready_again_when_zookeeper_answers_again(own_zookeep
         assert not standby.leads
 
 
+async def test_a_standby_keeps_the_leader_in_mind_for_a_session_timeout(
+    zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answer that is missing says nothing about the leader. For longer than that, there may be another (A13)."""
+    async with (
+        Host(tmp_path, "a", zookeeper.address, **LONG).daemon() as first,
+        Host(tmp_path, "b", zookeeper.address, **LONG).daemon() as second,
+    ):
+        await until(lambda: first.leads or second.leads, "one leads")
+        standby = second if first.leads else first
+        await until(lambda: standby.status.startswith("standby, leader http"), timeout=20)
+        asked = 0
+
+        async def away() -> tuple[Member, ...]:
+            nonlocal asked
+            asked += 1
+            raise ServiceUnavailable("no answer")
+
+        monkeypatch.setattr(standby._cluster.ballot, "members", away)
+        await until(lambda: asked >= 3, "it has looked in vain")
+        assert standby.status.startswith("standby, leader http")
+        assert standby._without_leader() == 0.0
+        monotonic = standby._clock.monotonic
+        monkeypatch.setattr(standby._clock, "monotonic", lambda: monotonic() + 40)
+        await until(lambda: standby.status.startswith("no leader"), timeout=20)
+        monkeypatch.undo()
+        await until(lambda: standby.status.startswith("standby, leader http"), timeout=20)
+
+
 async def test_a_second_daemon_leaves_the_file_of_the_one_that_holds_the_directory(
     zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
