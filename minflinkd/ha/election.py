@@ -49,7 +49,7 @@ class Timing:
     """Durations in seconds. `lease` is shorter than the service's session timeout."""
 
     lease: float
-    renewal: float  # between two checks that the claim is still there, and between two tries of anything else
+    renewal: float  # between two questions of a leader, and before anything that failed is tried again
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ class Elector(Component):
         self._driver.feed(e.Resigned(reason))
 
     def stepped_down(self) -> None:
+        """Everything that ran for the leadership is closed: this daemon takes part in the election again."""
         self._driver.feed(e.SteppedDown())
 
     async def describe(self, member: Member) -> None:

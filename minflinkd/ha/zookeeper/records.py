@@ -144,9 +144,10 @@ class ZooKeeperRecords(Storage):
         await self._drop_file(old)
 
     async def sweep(self) -> int:
-        """Delete the files of earlier epochs that no record names. Returns how many.
+        """Delete the files of earlier epochs that no record names.
 
-        None while a record cannot be read: nobody knows which file it names (A12).
+        Returns how many files were deleted: none, as long as a record cannot be read, since nobody knows which file it
+        names (A12).
         """
         named = set()
         async for path, value, _ in self._below(""):
