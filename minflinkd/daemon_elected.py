@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import hmac
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 import structlog
@@ -119,6 +120,7 @@ class ElectedDaemon(Component):
         self._daemon: Daemon | None = None
         self._leadership: _Leadership | None = None
         self._members: tuple[Member, ...] = ()
+        self._looked_at = self._clock.monotonic()  # when ZooKeeper last said who they are
         self._leaderless_since: float | None = self._clock.monotonic()  # None: there is a leader
         self._trouble = ""  # why this daemon cannot take part in the election, or could not lead
         self._hands_over = False
@@ -168,20 +170,25 @@ class ElectedDaemon(Component):
             msgspec.json.encode({"url": self._url, "blob_url": "", "pid": os.getpid()})
         )
         self.tasks.loop("look who leads", self._look)
-        self.tasks.job("take part", self._take_part())
+        self.tasks.job("take part", self._take_part(), on_error=self.crash)
 
     async def _stop(self) -> None:
+        ends: list[Callable[[], Awaitable[object]]] = [self._leave_standby]
         if self._leadership is not None:
-            await self._leadership.aclose(hand_over=self._hands_over)
-        await self._leave_standby()
+            ends.insert(0, functools.partial(self._leadership.aclose, hand_over=self._hands_over))
         if hasattr(self, "_elector"):
-            await self._elector.aclose()  # after the leadership is closed, because this lets the next daemon lead
-            await self._cluster.aclose()
+            ends += [self._elector.aclose, self._cluster.aclose]  # after the leadership: this lets the next daemon lead
         if self._door is not None:
-            await self._door.aclose()
-        (self.state_directory / READY_FILE).unlink(missing_ok=True)
+            ends.append(self._door.aclose)
+        for end in (*ends, self._storages.aclose):
+            try:
+                await end()
+            except Exception:  # the other parts must end all the same, above all the claim
+                log.exception("a part of the daemon did not end well")
         listening.close(self._sockets)
-        await self._storages.aclose()
+        if self._directory.held:  # otherwise the file belongs to another daemon
+            with contextlib.suppress(OSError):
+                (self.state_directory / READY_FILE).unlink()
         self._directory.release()
 
     async def before_stop(self) -> None:
@@ -230,14 +237,18 @@ class ElectedDaemon(Component):
         if self.tasks.closed:  # it was elected while it ends, and is about to delete its claim
             return
         self._leadership = leadership = _Leadership(epoch)
-        self.tasks.job(f"leadership {epoch}", self._run(leadership))
+        self.tasks.job(f"leadership {epoch}", self._run(leadership), on_error=self.crash)
 
     def _step_down(self, reason: str) -> None:
         if self._leadership is not None:
             self._leadership.over.set()
 
     async def _run(self, leadership: _Leadership) -> None:
-        """Run the components of a leader until the leadership is over. Then TaskManagers and tasks keep running."""
+        """Run the components of a leader until the leadership is over. Then TaskManagers and tasks keep running.
+
+        Raises what `_close` and `_stand_by` raise: this process ends then, and leaves them to the next one.
+        """
+        pause = 0.0
         try:
             await self._begin(leadership)
             await leadership.over.wait()
@@ -251,13 +262,11 @@ class ElectedDaemon(Component):
             )
             self._trouble = f"it was elected and could not begin to lead: {_told(error)}"
             self._elector.resign(f"it could not begin to lead: {error}")  # lets another daemon lead meanwhile
-            await self._close(leadership)
-            await self._stand_by()
-            await self._clock.sleep(self._pause)
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
         await self._close(leadership)
         self._elector.member = msgspec.structs.replace(self._elector.member, leading_since_ms=0, epoch=0)
         await self._stand_by()
+        await self._clock.sleep(pause)
         self._leadership = None
         self._elector.stepped_down()
         self._changed()
@@ -361,12 +370,15 @@ class ElectedDaemon(Component):
         while True:
             try:
                 members = await self._cluster.ballot.members()
+                self._looked_at = self._clock.monotonic()
                 if self.leads and self._elector.member not in members:  # an earlier `describe` failed
                     await self._elector.describe(self._elector.member)
             except MinflinkError as error:
                 if isinstance(error, ServiceRefused):
                     self._elector.trouble = told(error)
-                members = self._members if self.leads else ()
+                # Unknown is not gone: the claim of whoever leads outlasts one answer that is missing.
+                known = self._clock.monotonic() < self._looked_at + self.config.ha.zookeeper.session_timeout
+                members = self._members if self.leads or known else ()
             if members != self._members:
                 self._members = members
                 self._changed()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ from minflinkd.storage.recording import RecordedStorage, StorageStatistics
 log = structlog.get_logger(__name__)
 
 POINTER_PAUSE = 0.2  # seconds between two series of attempts to write a pointer
+_POINTER = re.compile(r"[0-9]{10,18}")  # what `_pointer` writes
 ID_BLOCK = 16  # ids reserved at a time, with one small write
 
 
@@ -253,7 +255,13 @@ class CheckpointStore:
         """Return the ids of the checkpoints that have a pointer. None: checkpoints need no pointer."""
         if self._pointers is None:
             return None
-        return {int(self._pointers.relative(entry.path)) async for entry in self._pointers.list()}
+        found = set()
+        async for entry in self._pointers.list():
+            if _POINTER.fullmatch(name := self._pointers.relative(entry.path)):
+                found.add(int(name))
+            else:  # not ours, and no reason to keep a job from its checkpoints (A12)
+                log.error("a record among a job's checkpoints that names none is ignored", path=entry.path)
+        return found
 
     async def _read(self, checkpoint_id: int) -> CompletedCheckpoint:
         checkpoint = decode(await self.location.child(layout.metadata_file(checkpoint_id)).read_bytes())

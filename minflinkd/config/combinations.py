@@ -168,7 +168,32 @@ def _high_availability(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             f"with {type_key}: {ha.type}, rest.address must say how clients reach this daemon: a standby cannot "
             f"redirect them to {config.rest.bind_address}",
         )
+    yield from _listed(config)
     yield from _slack(config)
+
+
+def _listed(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield a daemon that TaskManagers on other hosts do not find when it leads.
+
+    One that is reached only from its own host is left alone: it may be the configuration of a TaskManager's host.
+    """
+    manager, port = config.jobmanager, config.jobmanager.rpc_port.fixed
+    host = manager.rpc_address or manager.bind_host
+    if port is None or _is_loopback(host) or _is_unspecified(host):
+        return
+    try:
+        listed = socket_addresses(manager.rpc_addresses)
+    except ValueError:
+        return  # a fault of its own
+    if listed and (host.lower(), port) not in [(name.lower(), number) for name, number in listed]:
+        own = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        yield (
+            ("jobmanager.rpc.addresses", "jobmanager.rpc.address", "jobmanager.rpc.port"),
+            f"TaskManagers look for the leader at {manager.rpc_addresses}, and this daemon is at {own} "
+            f"({'jobmanager.rpc.address' if manager.rpc_address else 'jobmanager.bind-host'} and jobmanager.rpc.port): "
+            f"they would not find it when it leads. Add {own}, or set jobmanager.rpc.address and jobmanager.rpc.port "
+            "to the entry that is meant for this host, spelled as it is there",
+        )
 
 
 def _slack(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:

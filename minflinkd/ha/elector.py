@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 import structlog
 
 from minflinkd.ha import election as e
+from minflinkd.ha.embedded import UnusableEpoch
 from minflinkd.ha.service import Ballot, ClaimGone, Member, ServiceRefused, ServiceUnavailable, told
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
@@ -86,6 +87,7 @@ class Elector(Component):
         self._driver.feed(e.Resigned(reason))
 
     def stepped_down(self) -> None:
+        """Everything that ran for the leadership is closed: this daemon takes part in the election again."""
         self._driver.feed(e.SteppedDown())
 
     async def describe(self, member: Member) -> None:
@@ -122,13 +124,13 @@ class Elector(Component):
                 log.warning("this daemon no longer leads", epoch=self.state.epoch, reason=reason)
                 self._step_down(reason)
             case e.Leave(claim):
-                self.tasks.job(f"leave {claim}", self._leave())
+                self.tasks.job(f"leave {claim}", self._leave(claim), on_error=self.crash)
 
     def _ask(self, what: str, claim: int, request: Coroutine[None, None, None]) -> None:
         def failed(error: Exception) -> None:
             if isinstance(error, ClaimGone):
                 self._driver.feed(e.Gone(claim, error.message))
-            elif isinstance(error, ServiceUnavailable | ServiceRefused):
+            elif isinstance(error, ServiceUnavailable | ServiceRefused | UnusableEpoch):
                 if told(error) != self.trouble:
                     log.warning("the coordination service cannot be used", request=what, error=str(error))
                 self.trouble = told(error)
@@ -143,13 +145,26 @@ class Elector(Component):
         self.trouble = ""
         self._driver.feed(e.Joined(claim))
         if not self.tasks.closed:
-            self.tasks.job(f"first {claim}", self._first(claim))
+            self.tasks.job(f"first {claim}", self._first(claim), on_error=self.crash)
 
-    async def _leave(self) -> None:
-        try:
-            await self._ballot.withdraw()
-        except MinflinkError as error:
-            log.warning("the next leader has to wait until this claim is gone", error=str(error))
+    async def _leave(self, claim: int) -> None:
+        """Give the claim back. Try until that is done, or until this daemon joins again, which does it as well.
+
+        A connection that comes back in time keeps the session, and with it the claim, which would let nobody else lead.
+        """
+        pause, told_so = self.state.timing.renewal / 4, False
+        while True:
+            try:
+                await self._ballot.withdraw()
+                return
+            except (ServiceUnavailable, ServiceRefused) as error:
+                if not told_so:
+                    log.warning("the next leader has to wait until this claim is gone", error=str(error))
+                told_so = True
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, self.state.timing.renewal)
+            if self.state.claim != claim or self.state.phase is not e.Phase.LOST:
+                return
 
     async def _first(self, claim: int) -> None:
         """Wait until this daemon's claim is first. Without an answer, ask again: the claim keeps its place."""

@@ -23,6 +23,13 @@ class ServiceRefused(MinflinkError):
     consequence = Consequence.REFUSED
 
 
+class ServiceFull(ServiceRefused):
+    """The coordination service has no room for this daemon's nodes."""
+
+    code = "coordination-full"
+    consequence = Consequence.RETRYABLE
+
+
 class ClaimGone(MinflinkError):
     """The claim is no longer in the service, so this daemon does not lead. The request had no effect."""
 
@@ -64,7 +71,7 @@ class Ballot(Protocol):
         ...
 
     async def record(self) -> int:
-        """Record a new leadership and return its epoch. Raises ClaimGone."""
+        """Record a new leadership and return its epoch. Raises ClaimGone, UnusableEpoch."""
         ...
 
     async def confirm(self) -> None:
@@ -76,7 +83,10 @@ class Ballot(Protocol):
         ...
 
     async def withdraw(self) -> None:
-        """Delete the present claim. A claim that is made later stays, however late this is carried out."""
+        """Delete the present claim. One that is made later stays, however late this is carried out.
+
+        If it fails, call it again: the claim may still be there.
+        """
         ...
 
     async def leave(self) -> None:

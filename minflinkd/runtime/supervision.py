@@ -47,7 +47,7 @@ class TaskOwner:
         name: str,
         coroutine: Coroutine[Any, Any, None],
         *,
-        on_error: Callable[[Exception], None] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
     ) -> asyncio.Task[None]:
         """Run one coroutine to its end."""
         try:
@@ -107,7 +107,7 @@ class TaskOwner:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _once(
-        self, name: str, coroutine: Coroutine[Any, Any, None], on_error: Callable[[Exception], None] | None
+        self, name: str, coroutine: Coroutine[Any, Any, None], on_error: Callable[[Exception], object] | None
     ) -> None:
         try:
             await coroutine

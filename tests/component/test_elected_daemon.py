@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import socket
 import threading
@@ -20,9 +21,11 @@ from kazoo.exceptions import NoNodeError
 from minflinkd import daemon_elected
 from minflinkd.cli.client import Client
 from minflinkd.config import ConfigError, load_config
+from minflinkd.daemon import READY_FILE
 from minflinkd.daemon_elected import ElectedDaemon
 from minflinkd.ha.election import LEADS
 from minflinkd.ha.elector import BootClock
+from minflinkd.ha.embedded import StateDirectoryTaken, UnusableStateDirectory
 from minflinkd.ha.service import Member, ServiceUnavailable
 from minflinkd.ha.zookeeper.ballot import ZooKeeperBallot
 from minflinkd.ha.zookeeper.cluster import ZooKeeperCluster
@@ -405,6 +408,96 @@ async def test_a_standby_is_ready_again_when_zookeeper_answers_again(own_zookeep
 
         await until(ready, "the standby is ready", timeout=20)
         assert not standby.leads
+
+
+async def test_a_standby_keeps_the_leader_in_mind_for_a_session_timeout(
+    zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answer that is missing says nothing about the leader. For longer than that, there may be another (A13)."""
+    async with (
+        Host(tmp_path, "a", zookeeper.address, **LONG).daemon() as first,
+        Host(tmp_path, "b", zookeeper.address, **LONG).daemon() as second,
+    ):
+        await until(lambda: first.leads or second.leads, "one leads")
+        standby = second if first.leads else first
+        await until(lambda: standby.status.startswith("standby, leader http"), timeout=20)
+        asked = 0
+
+        async def away() -> tuple[Member, ...]:
+            nonlocal asked
+            asked += 1
+            raise ServiceUnavailable("no answer")
+
+        monkeypatch.setattr(standby._cluster.ballot, "members", away)
+        await until(lambda: asked >= 3, "it has looked in vain")
+        assert standby.status.startswith("standby, leader http")
+        assert standby._without_leader() == 0.0
+        monotonic = standby._clock.monotonic
+        monkeypatch.setattr(standby._clock, "monotonic", lambda: monotonic() + 40)
+        await until(lambda: standby.status.startswith("no leader"), timeout=20)
+        monkeypatch.undo()
+        await until(lambda: standby.status.startswith("standby, leader http"), timeout=20)
+
+
+async def test_a_second_daemon_leaves_the_file_of_the_one_that_holds_the_directory(
+    zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    """Commands find the daemon by it. The second one says what is wrong, and takes nothing (A1)."""
+    host = Host(tmp_path, "a", zookeeper.address, **LONG)
+    async with host.daemon() as daemon:
+        ready = daemon.state_directory / READY_FILE
+        with pytest.raises(StateDirectoryTaken):
+            async with host.daemon():
+                pass
+        assert str(daemon.info.url).encode() in ready.read_bytes()
+    assert not ready.exists()
+
+
+async def test_a_state_directory_that_is_none_is_told_as_such(tmp_path: Path) -> None:
+    """And not what went wrong when the daemon that did not start was closed (A1)."""
+    (tmp_path / "file").write_text("")
+    host = Host(tmp_path, "a", "127.0.0.1:9", **{"process.working-dir": str(tmp_path / "file" / "state")})
+    with pytest.raises(UnusableStateDirectory, match="file is a file"):
+        async with host.daemon():
+            pass
+
+
+async def test_a_part_that_does_not_end_well_keeps_no_claim_and_no_directory(
+    zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next leader would wait until the session expires, and no daemon could start here (A1, A11)."""
+    host = Host(tmp_path, "a", zookeeper.address, **LONG)
+    async with host.daemon() as first:
+        await leading(first)
+        leadership, session = first._leadership, first._cluster._session
+        assert leadership is not None
+        close = leadership.aclose
+
+        async def fails(*, hand_over: bool) -> None:
+            await close(hand_over=hand_over)
+            raise OSError("a disk is gone")
+
+        monkeypatch.setattr(leadership, "aclose", fails)
+    assert not session.connected
+    assert not first._directory.held
+    async with host.daemon() as next_one:
+        await leading(next_one)  # long before the first one's session would expire
+
+
+async def test_a_daemon_that_fails_to_step_down_ends(
+    zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would neither lead nor stand by, for as long as the watchdog is fed (A11, A15)."""
+    async with Host(tmp_path, "a", zookeeper.address, **LONG).daemon() as daemon:
+        await leading(daemon)
+
+        async def fails() -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(daemon, "_stand_by", fails)
+        daemon._elector.resign("test")
+        await until(daemon.crashed.is_set, "it has crashed")
+        assert isinstance(daemon.crash_cause, OSError)
 
 
 async def test_twenty_leaderships_of_one_daemon_leave_nothing_behind(zookeeper: ZooKeeper, tmp_path: Path) -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 import structlog
+from kazoo import exceptions as zk
+from kazoo.client import TransactionRequest
 from kazoo.security import make_digest_acl
 
 from minflinkd.dispatcher.job_store import JobStore, StoredResult, Unreadable
-from minflinkd.ha.service import ClaimGone, Member, ServiceRefused, ServiceUnavailable
+from minflinkd.ha.embedded import UnusableEpoch
+from minflinkd.ha.service import ClaimGone, Member, ServiceFull, ServiceRefused, ServiceUnavailable
 from minflinkd.ha.zookeeper import ballot as module
 from minflinkd.ha.zookeeper.ballot import ZooKeeperBallot
 from minflinkd.ha.zookeeper.credentials import SASL_FILE, Credentials
@@ -26,7 +30,7 @@ from minflinkd.rpc.jobs import JobStatus
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.conformance import StorageConformance
 from minflinkd.storage.conformance.objects import ODD_NAMES
-from minflinkd.storage.interface import InvalidPath, Storage, StorageCorrupt, StorageUnavailable
+from minflinkd.storage.interface import InvalidPath, Storage, StorageCorrupt, StorageFull, StorageUnavailable
 from minflinkd.storage.location import Location
 from minflinkd.storage.resilient import ResilientStorage
 from minflinkd_local import LocalStorage
@@ -278,11 +282,94 @@ async def test_a_name_that_zookeeper_does_not_take_is_refused_before_it_is_asked
         await leader.write("\N{GRINNING FACE}", b"x")
 
 
+@pytest.mark.parametrize("torn", [b"", b"x", b"-1", b" 7", b"1_0"])
+async def test_a_torn_epoch_is_named_with_what_to_do(leader: Daemon, root: str, torn: bytes) -> None:
+    """Nobody can guess it: files of earlier leaders would look like those of later ones (A11a, A12)."""
+    await leader.session.call("set", f"{root}/epoch", torn)
+    with pytest.raises(UnusableEpoch, match=f"{root}/epoch in ZooKeeper holds {torn!r}") as caught:
+        await leader.ballot.record()
+    assert "higher than every earlier one" in caught.value.hint
+    assert (await leader.session.call("get", f"{root}/epoch"))[0] == torn
+    await leader.session.call("set", f"{root}/epoch", b"41")
+    assert await leader.ballot.record() == 42
+
+
 async def test_epochs_grow_from_leader_to_leader(leader: Daemon) -> None:
     """No two leaderships have the same one (A11a)."""
     first = leader.epoch
     await leader.lead()
     assert leader.epoch == first + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (zk.ThrottledOpError, "ThrottledOpError"),
+        (zk.SessionMovedError, "SessionMovedError"),
+        (zk.MarshallingError, "MarshallingError"),
+        (zk.ConnectionLoss, "ConnectionLoss"),
+    ],
+)
+async def test_an_answer_that_says_nothing_of_the_nodes_counts_as_none(
+    leader: Daemon, monkeypatch: pytest.MonkeyPatch, error: type[Exception], words: str
+) -> None:
+    """A leader asks again, as after an answer that was lost, and a storage's caller gets a storage's error (A11)."""
+    answers(monkeypatch, leader, error())
+    with pytest.raises(ServiceUnavailable, match=words):
+        await leader.ballot.confirm()
+    with pytest.raises(StorageUnavailable, match=words):
+        await leader.records.put("/jobs/a", b"data")
+    with pytest.raises(StorageUnavailable, match=words):
+        await leader.read("a")
+
+
+async def test_a_quota_that_is_reached_is_told_as_such(
+    leader: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is no matter of rights, and not one of servers that are away. Nothing was written (A12)."""
+    with monkeypatch.context() as patch:
+        answers(patch, leader, zk.QuotaExceededError(), to=("create",))
+        with pytest.raises(ServiceFull, match="have reached their quota") as caught:
+            await leader.ballot.join(ME)
+        assert "setquota" in caught.value.hint
+    await leader.lead()
+    with monkeypatch.context() as patch:
+        answers(patch, leader, zk.QuotaExceededError(), to=("transaction",))
+        with pytest.raises(StorageFull, match="have reached their quota"):
+            await leader.records.put("/jobs/a", secrets.token_bytes(2 * INLINE))
+    assert files(tmp_path) == []
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, one: Daemon, error: Exception, *, to: Sequence[str] = ()) -> None:
+    """Let ZooKeeper answer requests with this error: all of them, or those of some methods."""
+    client = one.session._client
+
+    def fails(*_: Any, **__: Any) -> Any:
+        answer = client.handler.async_result()
+        answer.set_exception(error)
+        return answer
+
+    for method in to or ("get", "exists", "get_children", "create", "set", "delete", "transaction"):
+        if method == "transaction":
+            monkeypatch.setattr(TransactionRequest, "commit_async", fails)
+        else:
+            monkeypatch.setattr(client, f"{method}_async", fails)
+
+
+async def test_a_record_whose_directory_is_deleted_again_and_again_is_an_error_of_a_storage(
+    leader: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stores it tries again (A11a)."""
+    ensure_path = leader.session.call
+
+    async def in_vain(method: str, *args: Any, **kwargs: Any) -> Any:
+        if method == "ensure_path":
+            raise zk.NoNodeError
+        return await ensure_path(method, *args, **kwargs)
+
+    monkeypatch.setattr(leader.session, "call", in_vain)
+    with pytest.raises(StorageUnavailable, match="/jobs/new/a: its node or its directory was deleted again and again"):
+        await leader.records.put("/jobs/new/a", b"data")
 
 
 async def test_the_second_waits_until_the_first_is_gone(
@@ -339,26 +426,73 @@ async def test_a_standby_that_waits_for_long_keeps_one_watch(
         await until(lambda: not any(watches.values()))
 
 
+@pytest.mark.parametrize("late", ["_delete", "_mine"])
 async def test_a_claim_that_is_withdrawn_late_takes_no_later_one_with_it(
-    leader: Daemon, monkeypatch: pytest.MonkeyPatch
+    leader: Daemon, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
     """The daemon may have joined again by then (A11)."""
-    go_on, delete = asyncio.Event(), leader.ballot._delete
+    ballot = leader.ballot
+    go_on, waits, answer = asyncio.Event(), asyncio.Event(), getattr(ballot, late)
 
-    async def slow(names: list[str]) -> None:
+    async def slow(*names: list[str]) -> Any:
+        waits.set()
         await go_on.wait()
-        await delete(names)
+        return await answer(*names)
 
     with monkeypatch.context() as patch:
-        patch.setattr(leader.ballot, "_delete", slow)
-        leaving = leader.session.tasks.job("withdraw", leader.ballot.withdraw())
-        await asyncio.sleep(0)
+        patch.setattr(ballot, late, slow)
+        leaving = leader.session.tasks.job("withdraw", ballot.withdraw())
+        await waits.wait()
     await leader.lead()
     go_on.set()
     await until(lambda: leaving.done())
-    await leader.ballot.confirm()
+    await ballot.confirm()
+    await ballot.withdraw()
+    assert await ballot.members() == ()
+
+
+async def test_a_claim_is_withdrawn_again_if_the_first_try_got_no_answer(
+    leader: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is still there, and would keep others from the lead for as long as the session lasts (A11)."""
+    call = leader.session.call
+
+    async def away(*_: Any, **__: Any) -> Any:
+        raise ServiceUnavailable("there is no connection")
+
+    monkeypatch.setattr(leader.session, "call", away)
+    with pytest.raises(ServiceUnavailable):
+        await leader.ballot.withdraw()
+    monkeypatch.setattr(leader.session, "call", call)
+    assert len(await leader.ballot.members()) == 1
     await leader.ballot.withdraw()
     assert await leader.ballot.members() == ()
+    await leader.ballot.withdraw()  # nothing is left
+
+
+async def test_no_second_claim_of_a_daemon_is_left_when_it_joins_or_withdraws(
+    leader: Daemon, zookeeper: ZooKeeper, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier creation was not answered, and a server that lags behind did not yet show its node (A11)."""
+    async with daemon(zookeeper, root, tmp_path) as one:
+        ballot, mine = one.ballot, one.ballot._mine
+
+        async def once_more() -> None:
+            place = f"{root}/election/{ballot._prefix}"
+            await one.session.call("create", place, msgspec.json.encode(ME), ephemeral=True, sequence=True)
+
+        async def lags() -> list[str]:
+            monkeypatch.setattr(ballot, "_mine", mine)
+            return []
+
+        await once_more()
+        monkeypatch.setattr(ballot, "_mine", lags)
+        await ballot.join(ME)
+        assert len(await mine()) == 1
+        await once_more()
+        await ballot.withdraw()
+        assert await mine() == []
+        assert len(await ballot.members()) == 1  # the other daemon's
 
 
 async def test_another_programs_node_among_the_claims_is_passed_over(leader: Daemon, root: str) -> None:

@@ -15,11 +15,13 @@ from typing import Any
 import msgspec
 from kazoo import exceptions as zk
 
+from minflinkd.ha.embedded import UnusableEpoch
 from minflinkd.ha.service import ClaimGone, Member, ServiceUnavailable
 from minflinkd.ha.zookeeper.session import ZooKeeperSession
 
 ELECTION, EPOCH = "election", "epoch"
 _LOOK_AGAIN = 10.0  # seconds; a watch can be lost with the connection
+_EPOCH = re.compile(rb"[0-9]{1,15}")
 _CLAIM = re.compile(r"c-[0-9a-f]{16}-[0-9]{10}")
 Fence = tuple[str, str, int]
 
@@ -31,7 +33,8 @@ class ZooKeeperBallot:
         self._election = f"{root}/{ELECTION}"
         self._prefix = f"c-{secrets.token_hex(8)}-"  # finds our node if the answer to its creation is lost
         self._claim: str | None = None  # the node's name
-        self._watch: _Watch | None = None  # of the claim before this one
+        self._joins = 0  # begun so far
+        self._watch: _Watch | None = None  # of the claim before
 
     @property
     def fence(self) -> Fence:
@@ -41,6 +44,7 @@ class ZooKeeperBallot:
         return ("check", f"{self._election}/{self._claim}", -1)
 
     async def join(self, member: Member) -> None:
+        self._joins += 1
         await self._session.call("ensure_path", self._election)
         await self._delete(await self._mine())
         self._claim = None
@@ -50,6 +54,8 @@ class ZooKeeperBallot:
         mine = await self._mine()
         if not mine:
             raise ServiceUnavailable("the claim that was just made is gone")
+        # More than one if the answer to an earlier creation was lost, and the server had not yet heard of that node.
+        await self._delete(mine[1:])
         self._claim = mine[0]
 
     async def before(self) -> str | None:
@@ -74,7 +80,7 @@ class ZooKeeperBallot:
         with contextlib.suppress(zk.NodeExistsError):
             await self._fenced(("create", node, b"0"))
         data, stat = await self._session.call("get", node)
-        epoch = int(data) + 1
+        epoch = _epoch(node, data) + 1
         try:
             await self._fenced(("set_data", node, str(epoch).encode(), stat.version))
         except zk.BadVersionError as error:  # an earlier request of ours, whose answer was lost, has come through
@@ -95,9 +101,15 @@ class ZooKeeperBallot:
             raise ClaimGone("the claim is not in ZooKeeper any more") from error
 
     async def withdraw(self) -> None:
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            await self._delete([claim])
+        claim, joins = self._claim, self._joins
+        if claim is None:
+            return
+        await self._delete([claim])
+        others = await self._mine()
+        if self._joins == joins:  # otherwise one of them is the next claim, and whoever joins deletes what was before
+            await self._delete(others)
+        if self._claim == claim:
+            self._claim = None
 
     async def leave(self) -> None:
         if self._claim is not None and self._session.connected:
@@ -130,6 +142,16 @@ class ZooKeeperBallot:
         for name in names:
             with contextlib.suppress(zk.NoNodeError):
                 await self._session.call("delete", f"{self._election}/{name}")
+
+
+def _epoch(node: str, data: bytes) -> int:
+    if not _EPOCH.fullmatch(data):
+        raise UnusableEpoch(
+            f"{node} in ZooKeeper holds {data[:80]!r}, which is no epoch",
+            hint="put a number into it that is higher than every earlier one (zkCli.sh, `set`): the names of large "
+            "records and of checkpoints' files begin with it. The daemons log it when they begin to lead",
+        )
+    return int(data)
 
 
 class _Watch:

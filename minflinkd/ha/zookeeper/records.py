@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import structlog
 from kazoo import exceptions as zk
 
-from minflinkd.ha.service import ClaimGone, ServiceRefused, ServiceUnavailable
+from minflinkd.ha.service import ClaimGone, ServiceFull, ServiceRefused, ServiceUnavailable
 from minflinkd.ha.zookeeper.ballot import Fence, transact
 from minflinkd.ha.zookeeper.session import ZooKeeperSession
 from minflinkd.storage.interface import (
@@ -37,6 +37,7 @@ from minflinkd.storage.interface import (
     PermissionDenied,
     Storage,
     StorageCorrupt,
+    StorageFull,
     StorageUnavailable,
     Writer,
 )
@@ -137,13 +138,17 @@ class ZooKeeperRecords(Storage):
             raise ObjectNotFound(f"{SCHEME}: {source} does not exist")
         old = await self._value(target)
         write = ("create", self._node(target), value) if old is None else ("set_data", self._node(target), value)
-        await self._write(target, write, ("delete", self._node(source)))
+        try:
+            await self._write(target, write, ("delete", self._node(source)))
+        except zk.NodeExistsError as error:
+            raise StorageUnavailable(f"{SCHEME}: {target} was written meanwhile") from error
         await self._drop_file(old)
 
     async def sweep(self) -> int:
-        """Delete the files of earlier epochs that no record names. Returns how many.
+        """Delete the files of earlier epochs that no record names.
 
-        If a record cannot be read, delete no file: it is unknown which file the record names (A12).
+        Returns how many files were deleted: none, as long as a record cannot be read, since nobody knows which file it
+        names (A12).
         """
         named = set()
         async for path, value, _ in self._below(""):
@@ -212,8 +217,9 @@ class ZooKeeperRecords(Storage):
                 await self._fenced(*operations)
                 return
             except zk.NoNodeError:
-                await self._call("ensure_path", self._node(path).rpartition("/")[0])
-        await self._fenced(*operations)
+                with contextlib.suppress(zk.NoNodeError):  # deleted as soon as it was made
+                    await self._call("ensure_path", self._node(path).rpartition("/")[0])
+        raise StorageUnavailable(f"{SCHEME}: {path}: its node or its directory was deleted again and again meanwhile")
 
     async def _delete_node(self, path: str, *, directory: bool = False) -> bool:
         """Delete a node. Returns False if it is gone, or if something is below it."""
@@ -245,7 +251,7 @@ class ZooKeeperRecords(Storage):
         await file.write_bytes(data)
         try:
             yield _POINTER + f"{len(data)}:{name}".encode()
-        except (ObjectExists, PermissionDenied):
+        except (ObjectExists, PermissionDenied, StorageFull):
             await file.delete()
             raise
 
@@ -278,6 +284,8 @@ async def _answered(request: Callable[[], Awaitable[T]]) -> T:
         raise StorageUnavailable(f"{SCHEME}: {error.message}", settled=True) from error
     except ServiceUnavailable as error:
         raise StorageUnavailable(f"{SCHEME}: {error.message}", hint=error.hint) from error
+    except ServiceFull as error:
+        raise StorageFull(f"{SCHEME}: {error.message}", hint=error.hint) from error
     except ServiceRefused as error:
         raise PermissionDenied(f"{SCHEME}: {error.message}", hint=error.hint) from error
 

@@ -17,21 +17,15 @@ from kazoo.exceptions import KazooException
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from minflinkd.ha.service import ServiceRefused, ServiceUnavailable
+from minflinkd.ha.service import ServiceFull, ServiceRefused, ServiceUnavailable
 from minflinkd.ha.zookeeper.credentials import DIGEST_FILE, SASL_FILE, Credentials
 from minflinkd.runtime.component import Component
 
 log = structlog.get_logger(__name__)
 
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
-_AWAY = (
-    zk.ConnectionLoss,
-    zk.SessionExpiredError,
-    zk.ConnectionClosedError,
-    zk.OperationTimeoutError,
-    zk.SessionMovedError,
-    zk.SystemZookeeperError,
-)
+# What callers ask about. No other error says anything about the nodes.
+_ANSWERS: tuple[type[Exception], ...] = (zk.NoNodeError, zk.NodeExistsError, zk.BadVersionError, zk.NotEmptyError)
 _NO_ENTRY = (zk.AuthFailedError, zk.NoAuthError, zk.InvalidACLError, zk.SessionClosedRequireSaslError)
 _CLOSING = 10.0  # seconds
 
@@ -105,13 +99,17 @@ class ZooKeeperSession(Component):
         return self._client is not None and bool(self._client.connected)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of kazoo's client. Raises ServiceUnavailable, ServiceRefused, and ZooKeeper's other errors."""
+        """Call a method of kazoo's client.
+
+        Raises ServiceUnavailable, ServiceRefused, ServiceFull, and what ZooKeeper says of a node: NoNodeError,
+        NodeExistsError, BadVersionError, NotEmptyError.
+        """
         return await self._answer(lambda client: getattr(client, f"{method}_async")(*args, **kwargs))
 
     async def transact(self, *operations: Sequence[Any]) -> None:
         """Do all operations or none. Each is a tuple: a method of kazoo's transaction, then its arguments.
 
-        Raises the error of the first operation that failed; ServiceUnavailable, ServiceRefused.
+        Raises for the first operation that failed what `call` raises.
         """
 
         def commit(client: Any) -> Any:
@@ -155,11 +153,17 @@ class ZooKeeperSession(Component):
             raise self._of(error) from error
 
     def _of(self, error: Exception) -> Exception:
-        if isinstance(error, _AWAY):
-            return self._away(type(error).__name__)
+        """Return what an error of kazoo's means. One that nobody knows says nothing about what was asked."""
+        if isinstance(error, _ANSWERS):
+            return error
         if isinstance(error, _NO_ENTRY):
             return self._no_entry(error)
-        return error
+        if isinstance(error, zk.QuotaExceededError):
+            return ServiceFull(
+                f"ZooKeeper at {self.servers}: the cluster's nodes have reached their quota",
+                hint="raise it with zkCli.sh (`listquota`, `setquota`); the daemon tries again",
+            )
+        return self._away(type(error).__name__)
 
     def _no_entry(self, error: Exception) -> ServiceRefused:
         mine, kind = self._credentials, type(error).__name__

@@ -46,6 +46,15 @@ def _the_leader_is_cut_off_for_almost_a_session(rng: random.Random, plan: Electi
     return replace(plan, **ALONE, troubles=troubles, checkpoint_interval=0.5, storage_delay=0.02)
 
 
+def _a_leader_that_was_cut_off_closes_for_long(rng: random.Random, plan: ElectionPlan) -> ElectionPlan:
+    """It comes back in the same session, whose claim would keep others from the lead for as long as it closes."""
+    at, timeout, closing = rng.uniform(3.0, 5.0), 4.0, 32.0
+    cut = Trouble(at + closing, timeout * rng.uniform(0.88, 0.95), "cut", 0)
+    troubles = (Trouble(at, 2 * closing, "slow end", 0), cut)  # so that the calm begins long before all is closed
+    times = {"session_timeout": timeout, "renewal": 0.5, "checkpoint_interval": 2.0}
+    return replace(plan, **ALONE, **times, quiet=False, troubles=troubles, jobs=plan.jobs[:1])
+
+
 def _the_server_of_the_leader_is_cut_off(rng: random.Random, plan: ElectionPlan) -> ElectionPlan:
     """It goes on to answer, from what it knew."""
     at = rng.uniform(3.0, 6.0)
@@ -85,4 +94,5 @@ AIMED = (
     _the_leader_is_stopped_and_goes_on,
     _an_answer_waits_while_the_leader_is_stopped,
     _checkpoints_are_complete_and_not_notified,
+    _a_leader_that_was_cut_off_closes_for_long,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from minflinkd.ha.zookeeper.cluster import ZooKeeperCluster
 from minflinkd.ha.zookeeper.records import ZooKeeperRecords, _answered
 from minflinkd.jobmaster.scheduler import reconciling
 from minflinkd.rpc.local import LocalNetwork
+from minflinkd.runtime.errors import MinflinkError
 from tests.sim.election.drawing import drawn
 from tests.sim.election.process import ProcessClock
 from tests.sim.election.run import attempt, reduced
@@ -54,6 +56,17 @@ def _one_server_says_whether_the_claim_is_there() -> Any:
         return confirm
 
     return patched(ZooKeeperBallot, "confirm", made)
+
+
+def _a_claim_is_withdrawn_once() -> Any:
+    def made(_: Any) -> Any:
+        async def leave(elector: Any, _: int) -> None:
+            with contextlib.suppress(MinflinkError):
+                await elector._ballot.withdraw()
+
+        return leave
+
+    return patched(Elector, "_leave", made)
 
 
 def _an_epoch_is_used_twice() -> Any:
@@ -128,6 +141,7 @@ FAULTS: Mapping[str, Planted] = {
     "the lease counts from the answer": _the_lease_counts_from_the_answer,
     "the clock stands still in a stopped process": _the_clock_stands_still_while_the_process_is_stopped,
     "one server says whether the claim is there": _one_server_says_whether_the_claim_is_there,
+    "a claim is withdrawn once": _a_claim_is_withdrawn_once,
     "an epoch is used twice": _an_epoch_is_used_twice,
     "records are written without a check of the claim": _records_are_written_without_a_check_of_the_claim,
     "a write of an earlier leadership counts": _the_fence_is_that_of_the_latest_leadership,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from minflinkd.checkpoint import layout
 from minflinkd.checkpoint.store import CheckpointStore
@@ -102,6 +103,22 @@ async def test_a_pointer_whose_metadata_is_missing_is_reported(tmp_path: Path, s
     (tmp_path / "checkpoints" / layout.metadata_file(1)).unlink()
     found = await store(tmp_path, service).recover()
     assert [one.checkpoint_id for one in found.set_aside] == [1]
+
+
+async def test_a_stray_name_among_the_pointers_keeps_no_job_from_its_checkpoints(
+    tmp_path: Path, service: FencedStorage
+) -> None:
+    """Somebody made a node there. It is reported, and the checkpoints are recovered (A12)."""
+    one = store(tmp_path, service)
+    await one.write(completed(1, snapshot(1, A, A1)))
+    (pointer,) = (tmp_path / "service").rglob("checkpoints/*/*")
+    for name in ("notes.txt", "7", "\N{ARABIC-INDIC DIGIT ONE}" * 10):
+        (pointer.parent / name).write_bytes(b"")
+    with capture_logs() as logs:
+        found = await store(tmp_path, service).recover()
+    assert (ids(found.completed), found.set_aside) == ([1], ())
+    said = [line["path"] for line in logs if "names none is ignored" in line["event"]]
+    assert {Path(path).name for path in said} == {path.name for path in pointer.parent.iterdir()} - {pointer.name}
 
 
 async def test_without_other_daemons_the_metadata_alone_counts(tmp_path: Path, service: FencedStorage) -> None:

@@ -72,6 +72,33 @@ def test_a_standby_can_name_the_leader_to_clients() -> None:
     load_config(None, {}, {**POSSIBLE, **everywhere, "rest.address": "a.example"})
 
 
+@pytest.mark.parametrize(
+    ("address", "port", "addresses", "missed"),
+    [
+        ("c.example", "6123", "a:6123,b:6123", "c.example:6123"),
+        ("a", "6124", "a:6123,b:6123", "a:6124"),
+        ("fd00::1", "6123", "a:6123,b:6123", "[fd00::1]:6123"),
+    ],
+)
+def test_a_daemon_that_task_managers_would_not_find_is_refused(
+    address: str, port: str, addresses: str, missed: str
+) -> None:
+    """When it leads, all TaskManagers on other hosts would be lost (A13). The message has what to add."""
+    options = {"jobmanager.rpc.address": address, "jobmanager.rpc.port": port, "jobmanager.rpc.addresses": addresses}
+    (fault,) = faults(options)
+    assert (
+        f"look for the leader at {addresses}, and this daemon is at {missed} (jobmanager.rpc.address" in fault.problem
+    )
+    assert f"Add {missed}, or set" in fault.problem
+    load_config(None, {}, {**POSSIBLE, **options, "jobmanager.rpc.addresses": f"{addresses},{missed.upper()}"})
+
+
+@pytest.mark.parametrize("own", [{}, {"jobmanager.rpc.address": "127.0.0.1"}, {"jobmanager.rpc.address": "localhost"}])
+def test_a_daemon_on_its_own_host_only_may_be_missing_among_the_addresses(own: dict[str, str]) -> None:
+    """Its TaskManagers are the ones that it starts; and TaskManagers' hosts have such a configuration (A13)."""
+    load_config(None, {}, {**POSSIBLE, **own})
+
+
 def test_nodes_belong_to_one_user() -> None:
     """A password by digest and another by SASL would be two (A10)."""
     prefix = "high-availability.zookeeper.client"
