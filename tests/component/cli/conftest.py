@@ -39,6 +39,7 @@ class RunningDaemon:
         self.network = LocalNetwork()
         self.handed_over = threading.Event()
         self.epoch = 7
+        self.standbys = (Member(name="beta:18", url="http://beta:8081"),)
         self.dispatcher = Dispatcher(self.network)
         self.resource_manager = ResourceManager(self.network)
         self.task_manager = TaskManager(self.network)
@@ -52,7 +53,7 @@ class RunningDaemon:
                 blob_url=lambda: self.blobs.url,
                 standing=lambda: Standing(
                     Member(name="alpha:17", url=self.url, leading_since_ms=STARTED, epoch=self.epoch),
-                    (Member(name="beta:18", url="http://beta:8081"),),
+                    self.standbys,
                 ),
             ),
             metrics=Metrics(version="0.1.0"),
