@@ -100,8 +100,8 @@ class Daemon(Component):
         self.config = config
         self.state_directory = where.state_directory(config, environ)
         self._mandate = mandate
-        self._leadership = StateDirectory(self.state_directory)
-        self._leads = mandate.leads if mandate is not None else lambda: self._leadership.held
+        self._directory = StateDirectory(self.state_directory)
+        self._leads = mandate.leads if mandate is not None else lambda: self._directory.held
         self._clock = SystemClock()
         self._parts: list[Component] = []
         self._storages = Storages(config.storage.options, leads=self._leads)
@@ -120,7 +120,7 @@ class Daemon(Component):
 
     async def _start(self) -> None:
         mandate = self._mandate
-        epoch = self._epoch = self._leadership.take() if mandate is None else mandate.epoch
+        epoch = self._epoch = self._directory.take() if mandate is None else mandate.epoch
         self._leads_since_ms = self._clock.epoch_ms()
         ids = self._ids = IdSource(epoch=epoch)
         config, state = self.config, self.state_directory
@@ -268,7 +268,7 @@ class Daemon(Component):
             except Exception:  # the other parts must end all the same, above all TaskManagers
                 log.exception("a part of the daemon did not end well")
         listening.close(self._rest_sockets)  # the endpoint has not taken them over if the start failed
-        self._leadership.release()
+        self._directory.release()
 
     async def before_stop(self) -> None:
         """Take the `on-stop` action for all jobs, while everything still runs. Raises nothing."""

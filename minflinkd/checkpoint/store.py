@@ -6,7 +6,8 @@ later leader removes those.
 
 With several daemons, a checkpoint also needs a *pointer*: a record in the coordination service, which accepts writes
 only from the leader (A11a). The pointer is written after the metadata and deleted before it. Metadata without a pointer
-does not count: its writer was a leader that had been replaced, or that died before it wrote the pointer.
+does not count: its writer was a leader that had been replaced, or that died before it wrote the pointer, or between
+the two deletions. The next leader deletes it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from functools import partial
 import structlog
 
 from minflinkd.checkpoint import layout
-from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, decode, encode
+from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, MetadataTooNew, decode, encode
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.rpc.jobs import OrphanFile
 from minflinkd.runtime.errors import Consequence, MinflinkError
@@ -84,7 +85,7 @@ class CheckpointStore:
 
     `turn`: shared with the coordinators before and after it. `leads`: whether it is certain that no other daemon leads
     now; another leader may need files that nothing here refers to. `pointers`: their directory, if there may be other
-    daemons.
+    daemons. `submitted_ms`: when the job was submitted; an earlier checkpoint is one of an earlier job with its id.
     """
 
     def __init__(
@@ -96,8 +97,10 @@ class CheckpointStore:
         turn: StorageTurn | None = None,
         leads: Callable[[], bool] = lambda: True,
         pointers: Location | None = None,
+        submitted_ms: int = 0,
     ) -> None:
         self._pointers = pointers
+        self._submitted_ms = submitted_ms
         self._recorded = RecordedStorage(location.storage)
         self.location = replace(location, storage=self._recorded)
         self.job_id = job_id
@@ -120,7 +123,8 @@ class CheckpointStore:
     async def recover(self) -> Recovered:
         """Read the store, once the work of earlier coordinators has ended.
 
-        Unreadable metadata is reported and set aside.
+        Unreadable metadata is reported and set aside. Metadata that does not count, because no pointer will ever come,
+        is deleted: whoever reads the directory without the pointers must not take it for a checkpoint.
 
         Raises StorageError if the storage does not answer, MetadataTooNew, WrongJob. Then it is not known which
         checkpoint is the latest, and continuing from an older one would lose data.
@@ -128,9 +132,10 @@ class CheckpointStore:
         await self._turn.wait()
         completed: list[CompletedCheckpoint] = []
         set_aside: list[SetAside] = []
+        unpointed: list[int] = []
         sizes: dict[str, int] = {}
         seen = 0
-        pointed = await self._pointed()
+        pointed = None if self._pointers is None else await _pointed(self._pointers)
         async for entry in self.location.list():
             name = self.location.relative(entry.path)
             seen = max(seen, _highest_id(name))
@@ -141,7 +146,7 @@ class CheckpointStore:
             if (checkpoint_id := layout.parse_metadata_file(name)) is None:
                 continue
             if pointed is not None and checkpoint_id not in pointed:
-                log.warning("a checkpoint that no leader has completed", path=self.path_of(checkpoint_id))
+                unpointed.append(checkpoint_id)
                 continue
             try:
                 completed.append(await self._read(checkpoint_id))
@@ -154,6 +159,7 @@ class CheckpointStore:
         for missing in sorted((pointed or set()) - known):
             log.error("the metadata of a completed checkpoint is missing", path=self.path_of(missing))
             set_aside.append(SetAside(missing, self.path_of(missing), "it does not exist"))
+        await self._delete_left(unpointed)
         self._next_id = self._reserved = seen + 1
         completed.sort(key=lambda checkpoint: checkpoint.checkpoint_id)
         return Recovered(tuple(completed), tuple(set_aside), seen, sizes)
@@ -263,6 +269,25 @@ class CheckpointStore:
                 log.error("a record among a job's checkpoints that names none is ignored", path=entry.path)
         return found
 
+    async def _delete_left(self, ids: Iterable[int]) -> None:
+        """Delete what earlier leaders of this job have left: metadata that has no pointer and will not get one."""
+        for checkpoint_id in ids:
+            left = await self._left(checkpoint_id) and self.leads()
+            log.info("metadata that is no checkpoint", path=self.path_of(checkpoint_id), deleted=left)
+            if left:
+                await self.discard(checkpoint_id)
+
+    async def _left(self, checkpoint_id: int) -> bool:
+        """Whether an earlier leader of this job wrote the metadata, so that the fence keeps the pointer from coming.
+
+        Checkpoints from before the submission, of another job, or that cannot be read may be somebody's.
+        """
+        try:
+            checkpoint = await self._read(checkpoint_id)
+        except (ObjectNotFound, CorruptMetadata, MetadataTooNew, WrongJob):
+            return False
+        return checkpoint.epoch < self._epoch and checkpoint.triggered_ms >= self._submitted_ms
+
     async def _read(self, checkpoint_id: int) -> CompletedCheckpoint:
         checkpoint = decode(await self.location.child(layout.metadata_file(checkpoint_id)).read_bytes())
         if checkpoint.job_id != self.job_id:
@@ -288,15 +313,25 @@ class CheckpointStore:
         self._blocks.append(layout.id_block(first))
 
 
-async def latest_stored(directory: Location) -> int:
-    """Return the id of a job's latest complete checkpoint, by the name of its metadata; 0 if there is none."""
+async def latest_stored(directory: Location, pointers: Location | None) -> int:
+    """Return the id of a job's latest complete checkpoint, by the name of its metadata; 0 if there is none.
+
+    `pointers` is where the job's checkpoints have them, or None if they need none.
+    """
+    pointed = None if pointers is None else await _pointed(pointers)
     numbers = [layout.parse_metadata_file(directory.relative(entry.path)) async for entry in directory.list()]
-    return max((number for number in numbers if number is not None), default=0)
+    counts = (number for number in numbers if number is not None and (pointed is None or number in pointed))
+    return max(counts, default=0)
 
 
 async def read_checkpoint(metadata: Location) -> CompletedCheckpoint:
     """Read any job's checkpoint from its metadata file. Raises ObjectNotFound, CorruptMetadata, MetadataTooNew."""
     return decode(await metadata.read_bytes())
+
+
+async def _pointed(pointers: Location) -> set[int]:
+    """Return the ids of the checkpoints that have a pointer."""
+    return {int(pointers.relative(entry.path)) async for entry in pointers.list()}
 
 
 def _pointer(checkpoint_id: int) -> str:

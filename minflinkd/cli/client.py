@@ -74,6 +74,7 @@ class Client:
         self, url: str, *, timeout: float = 30.0, attempts: int = ATTEMPTS, patience: float = PATIENCE
     ) -> None:
         self._endpoint = Endpoint(url, timeout=timeout)
+        self._timeout = timeout
         self._attempts = attempts
         self._patience = patience
 
@@ -140,15 +141,16 @@ class Client:
         """Begin to end the daemon, but not its TaskManagers. Returns the daemon's pid."""
         return msgspec.json.decode(await self._send("POST", "/cluster/handover"), type=HandoverInfo).pid
 
-    async def answers(self) -> bool:
-        """Whether a daemon answers now, even with an error. Does not try again."""
-        try:
-            await self._send("GET", "/config", until=0.0)
-        except DaemonUnreachable:
-            return False
-        except Refused:
-            return True
-        return True
+    async def is_at(self, url: str, pid: int) -> bool:
+        """Whether the daemon with this pid answers at `url` itself now. Does not try again."""
+        async with Client(url, timeout=self._timeout, attempts=1, patience=0.0) as daemon:
+            try:
+                found = (await daemon.get("/health/live", Health)).pid
+            except DaemonUnreachable:
+                return False
+            except Refused:
+                return True
+        return found in (0, pid)
 
     async def blob_server(self) -> BlobClient:
         """Return a client of the BlobServer, which the caller closes."""

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from minflinkd.cli.absence import RECONNECTING, Look, Verdict, Watch, look_at
 from minflinkd.cli.connection import Connection, connection_options
-from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.exits import ExitCode, Failure, of_status
 from minflinkd.cli.find import find_task_manager
 from minflinkd.cli.processes import lives_here
 from minflinkd.cli.text import print_json
+from minflinkd.runtime.units import Duration
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
-    from minflinkd.rest.schemas import TaskManager
+    from minflinkd.rest.schemas import ClusterOverview
 
 PAUSE = 0.2  # seconds between two looks
 
@@ -54,6 +56,7 @@ def drain(connection: Connection, taskmanager: str, wait: bool, wait_timeout: fl
 
     async def begin(client: Client) -> ExitCode:
         name = await find_task_manager(client, taskmanager)
+        epoch = await leading(client)
         answer = await client.drain(name, undo=undo)
         if not wait:
             said = "is used again" if undo else "is draining: it ends when its jobs have left"
@@ -63,7 +66,7 @@ def drain(connection: Connection, taskmanager: str, wait: bool, wait_timeout: fl
                 click.echo(f"{name} {said}")
             return ExitCode.OK
         say: Callable[[str], None] = (lambda _: None) if connection.as_json else click.echo
-        held = await until_ended(client, name, say=say, timeout=wait_timeout)
+        held = await until_ended(client, name, Watch(epoch=epoch, asked=epoch), say=say, timeout=wait_timeout)
         if connection.as_json:
             print_json({"id": answer.id, "draining": answer.draining, "ended": held is None, "held-by": held or {}})
         elif held is None:
@@ -77,37 +80,74 @@ def drain(connection: Connection, taskmanager: str, wait: bool, wait_timeout: fl
     connection.run(begin)
 
 
+async def asked(client: Client, name: str) -> Watch | None:
+    """Ask for the TaskManager to be drained. Return what to watch it with, or None if no such one is registered."""
+    from minflinkd.cli.endpoint import Refused  # imports aiohttp
+
+    epoch = await leading(client)
+    try:
+        await client.drain(name)
+    except Refused as error:
+        if of_status(error.status) is ExitCode.NOT_FOUND:
+            return None
+        raise
+    return Watch(epoch=epoch, asked=epoch)
+
+
+async def leading(client: Client) -> int:
+    """Return the epoch of the daemon that leads; 0 from an earlier version, which does not say."""
+    return epoch_of(await client.overview())
+
+
+def epoch_of(overview: ClusterOverview) -> int:
+    return 0 if (leader := overview.minflinkd.leader) is None else leader.epoch
+
+
 async def until_ended(
-    client: Client,
-    name: str,
-    *,
-    say: Callable[[str], None],
-    timeout: float | None = None,
-    enough: Callable[[TaskManager], bool] = lambda _: False,
+    client: Client, name: str, watch: Watch, *, say: Callable[[str], None], timeout: float | None = None
 ) -> dict[str, str] | None:
     """Wait until a draining TaskManager has ended. Whenever the jobs that it waits for change, print them.
 
-    Return None if it has ended. After `timeout` seconds, or when `enough` returns True, return the remaining jobs and
-    why they are still there.
+    Return None if it has ended. After `timeout` seconds, return the remaining jobs and why they are still there.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
+    patience = await _registration_time(client)
     said: dict[str, str] = {}
     pid = 0  # of a TaskManager on the daemon's host
+    epoch = await leading(client)
     while True:
-        known = {info.id: info for info in (await client.task_managers()).taskmanagers}
-        if (info := known.get(name)) is None:
-            if pid and lives_here(client.url, pid) and (deadline is None or time.monotonic() < deadline):
-                await asyncio.sleep(PAUSE)
-                continue
+        info = next((info for info in (await client.task_managers()).taskmanagers if info.id == name), None)
+        overview = await client.overview()
+        before, epoch = epoch, epoch_of(overview)
+        verdict = Verdict.UNKNOWN  # of two leaders nobody knows which one has listed it, or not
+        if epoch == before:
+            starting = any(each.id == name for each in overview.minflinkd.starting)
+            lives = starting or (pid != 0 and lives_here(client.url, pid, name))
+            look = Look(epoch, None if info is None else info.minflinkd.draining, lives)
+            watch, verdict = look_at(watch, look, time.monotonic(), patience)
+        if verdict is Verdict.ENDED:
             return None
-        pid = 0 if info.minflinkd.standalone else info.minflinkd.pid
-        if not info.minflinkd.draining:
+        if verdict is Verdict.UNDONE:
             raise Failure(f"{name} is no longer draining: somebody has undone the drain.", ExitCode.CONFLICT)
-        held = info.minflinkd.held_by
-        for job, why in held.items():
-            if said.get(job) != why:
-                say(f"{name}: job {job} {f'is still there: {why}' if why else 'is moving'}")
-        said = dict(held)
-        if enough(info) or (deadline is not None and time.monotonic() >= deadline):
+        if verdict is Verdict.DRAIN and (again := await asked(client, name)) is not None:
+            watch = again
+        if verdict is Verdict.THERE and info is not None:
+            pid = 0 if info.minflinkd.standalone else info.minflinkd.pid
+            held = info.minflinkd.held_by
+            for job, why in held.items():
+                if said.get(job) != why:
+                    say(f"{name}: job {job} {f'is still there: {why}' if why else 'is moving'}")
+            said = dict(held)
+        if deadline is not None and time.monotonic() >= deadline:
             return said
         await asyncio.sleep(PAUSE)
+
+
+async def _registration_time(client: Client) -> float:
+    """Return for how many seconds a TaskManager that runs may be unknown to a new leader."""
+    from minflinkd.config.cluster_options import Heartbeat
+    from minflinkd.rest.schemas import ConfigEntry
+
+    options = {entry.key: entry.value for entry in await client.get("/jobmanager/config", tuple[ConfigEntry, ...])}
+    silent = options.get("heartbeat.timeout", Heartbeat().timeout)
+    return Duration.parse(silent) + RECONNECTING

@@ -54,8 +54,14 @@ def handover(connection: Connection, wait: bool) -> None:
                     "running."
                 )
             return ExitCode.OK
-        # It stops answering before it gives up the state directory.
-        while wait and (await client.answers() or lives_here(client.url, pid)):
+        place = client.url  # others in --url, or the next daemon at the same address, may answer as well
+        leader_url = before.leader.url if before is not None and before.leader is not None else place
+        # It stops answering before it gives up the state directory. Who answered may have passed the request on.
+        while wait and (
+            await client.is_at(place, pid)
+            or (leader_url != place and await client.is_at(leader_url, pid))
+            or lives_here(place, pid)
+        ):
             if time.monotonic() >= deadline:
                 raise Failure(
                     f"The daemon (pid {pid}) has not ended after {_PATIENCE:g} s.\nSee its log.", ExitCode.UNREACHABLE

@@ -7,13 +7,17 @@ from urllib.parse import urlsplit
 _HERE = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-def lives_here(url: str, pid: int) -> bool:
-    """Whether the daemon at `url` is on this host, and the process is alive."""
+def lives_here(url: str, pid: int, name: str = "") -> bool:
+    """Whether the daemon at `url` is on this host, and the process is there. Its command line contains `name`.
+
+    Another process may have the same number, also because the TaskManager was started on another daemon's host.
+    """
     import psutil  # slow to import
 
     if urlsplit(url).hostname not in _HERE:
         return False
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and name in " ".join(process.cmdline())
     except psutil.NoSuchProcess:
         return False

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from minflinkd.cli.absence import Watch
 from minflinkd.cli.connection import Connection, connection_options
-from minflinkd.cli.drain import PAUSE, until_ended
-from minflinkd.cli.exits import ExitCode, of_status
+from minflinkd.cli.drain import PAUSE, asked, epoch_of, until_ended
+from minflinkd.cli.exits import ExitCode
 from minflinkd.cli.text import print_json
 from minflinkd.rest.schemas import DashboardConfiguration, TaskManager
 
@@ -52,16 +53,17 @@ def upgrade(connection: Connection, dry_run: bool, wait_timeout: float | None) -
 
     async def replace(client: Client) -> ExitCode:
         version = (await client.get("/config", DashboardConfiguration)).minflinkd.version
-        old, alone = outdated(await _all(client), version)
+        known, epoch = await _all(client)
+        old, alone = outdated(known, version)
         left: list[str] = []
         for info in old:
             say(_told(info, version))
             if dry_run:
                 continue
-            if not await _is_drained(client, info.id):
-                say(f"{info.id} has ended by itself")
-            elif await until_ended(client, info.id, say=say, timeout=wait_timeout) is None:
-                say(f"{info.id} has ended")
+            watch = await asked(client, info.id)
+            missing = Watch(epoch=epoch, asked=0)
+            if await until_ended(client, info.id, watch or missing, say=say, timeout=wait_timeout) is None:
+                say(f"{info.id} has ended" if watch is not None else f"{info.id} has ended by itself")
             else:
                 left.append(info.id)
                 say(f"{info.id} has not ended after {wait_timeout:g} s. It is draining, and ends with its last job")
@@ -83,26 +85,17 @@ def upgrade(connection: Connection, dry_run: bool, wait_timeout: float | None) -
     connection.run(replace)
 
 
-async def _all(client: Client) -> tuple[TaskManager, ...]:
-    """Return the TaskManagers. Just after a restart of the daemon, wait for those that have not yet registered."""
+async def _all(client: Client) -> tuple[tuple[TaskManager, ...], int]:
+    """Return the TaskManagers, and the epoch of the leader with which they are registered.
+
+    Just after a restart of the daemon, wait for those that have yet to register with it.
+    """
     for _ in range(round(SETTLING / PAUSE)):
-        if not (await client.overview()).minflinkd.starting:
+        overview = await client.overview()
+        if not overview.minflinkd.starting:
             break
         await asyncio.sleep(PAUSE)
-    return (await client.task_managers()).taskmanagers
-
-
-async def _is_drained(client: Client, name: str) -> bool:
-    """Begin to drain the TaskManager. Return False if it has ended since it was listed."""
-    from minflinkd.cli.endpoint import Refused  # imports aiohttp
-
-    try:
-        await client.drain(name)
-    except Refused as error:
-        if of_status(error.status) is ExitCode.NOT_FOUND:
-            return False
-        raise
-    return True
+    return (await client.task_managers()).taskmanagers, epoch_of(overview)
 
 
 def outdated(known: Iterable[TaskManager], version: str) -> tuple[list[TaskManager], list[TaskManager]]:

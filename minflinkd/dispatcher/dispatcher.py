@@ -12,10 +12,10 @@ from minflinkd.dispatcher.blobs import Blobs, keys_of_versions
 from minflinkd.dispatcher.hot_restart import RestartPolicy
 from minflinkd.dispatcher.inspection import Inspection, unreadable_details
 from minflinkd.dispatcher.job_master_factory import JobMasterFactory
+from minflinkd.dispatcher.job_moves import JobMoves
 from minflinkd.dispatcher.job_results import JobResults, until_done
 from minflinkd.dispatcher.job_run import JobRun
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, Unreadable
-from minflinkd.dispatcher.moves import Moves
 from minflinkd.dispatcher.on_stop import before_stop
 from minflinkd.dispatcher.options import DispatcherOptions
 from minflinkd.dispatcher.orphans import OrphanSweeps
@@ -102,7 +102,7 @@ class Dispatcher(Component):
             store=store,
             clock=clock,
         )
-        self._moves = Moves(run_of=self._runs.get, tasks=self.tasks, clock=clock)
+        self._moves = JobMoves(run_of=self._runs.get, tasks=self.tasks, clock=clock)
         self._orphans = OrphanSweeps(
             root=lambda: storages.at(self.options.checkpoint_root),
             run_of=self._runs.get,

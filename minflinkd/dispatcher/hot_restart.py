@@ -2,7 +2,7 @@
 
     step                        refused, or ended, because
     1 the request  `restart`    conflict: another version is being checked; the job is being cancelled or has ended;
-                                another restart is under way
+                                another restart is under way, other than a move
     2 the check    VersionCheck faults of the version itself; state that does not fit; no-session
     3 acceptance   `_accept`    conflict: as in 1, meanwhile; the storage does not take it
     --- HANDING_OVER is stored. The request is answered; the job shows the rest ---
@@ -39,6 +39,7 @@ from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import encode
 from minflinkd.jobmaster.job import Succession
 from minflinkd.jobmaster.job_master import JobMaster
+from minflinkd.jobmaster.making_way import MakingWay
 from minflinkd.jobmaster.scheduler.state import widths
 from minflinkd.jobmaster.sinks import leaves_sinks
 from minflinkd.jobmaster.succession import InheritedCheckpoints, NotStoodDown, PredecessorLeftovers, Trial
@@ -106,6 +107,7 @@ class HotRestarts(Component):
         self._clock = clock
         self._record = VersionRecord(job_id, versions, store=store, clock=clock, publish=self._publish, fall=self._fall)
         self._checking = False
+        self._reserving: MakingWay | None = None  # of the JobMaster that waits for the next version's slots
         self._leftovers: PredecessorLeftovers | None = None
         self._interrupted = v.INTERRUPTED if versions.restart is not None else None  # why nobody carries it on
         self._crashes = 0  # of JobMasters, since the current version was brought up
@@ -170,7 +172,7 @@ class HotRestarts(Component):
 
         The version is not checked again, since it is running. Raises Conflict, StorageError, Crashed.
         """
-        self._refuse_before_the_check(HotRestartJob(job_id=self._job_id, document=b""))
+        self._refuse_before_the_check(HotRestartJob(job_id=self._job_id, document=b""), moves=True)
         current = self.versions.current
         return await self._accept(
             v.Requested(
@@ -181,14 +183,14 @@ class HotRestarts(Component):
             )
         )
 
-    def _refuse_before_the_check(self, request: HotRestartJob) -> None:
+    def _refuse_before_the_check(self, request: HotRestartJob, *, moves: bool = False) -> None:
         """Refuse at once what would be refused after the check, which may take seconds. Raises Conflict (H9)."""
         if self._checking:
             raise Conflict(f"another version of job {self._job_id} is being checked", hint="wait for its answer")
         if why := self._job.refuses_versions():
             raise Conflict(f"job {self._job_id} {why}")
         if not request.dry_run:
-            v.refuse_beside_another(self.versions, replaces=request.replace)
+            v.refuse_beside_another(self.versions, replaces=request.replace, moves=moves)
 
     # --- 3 acceptance ------------------------------------------------------------------------------------------------
 
@@ -204,6 +206,9 @@ class HotRestarts(Component):
         number = decision.after.restarts
         log.info("hot restart accepted", job=self._job_id, number=number, replaces=decision.before.restart is not None)
         self._carry_out(decision)
+        if decision.before.restart is not None and self._reserving is not None:
+            with contextlib.suppress(Crashed):
+                self._reserving.release()  # the slots that the restart before it waits for: this one asks for its own
         return number
 
     # --- 4 making way ------------------------------------------------------------------------------------------------
@@ -240,14 +245,42 @@ class HotRestarts(Component):
                 )
             return v.StoodDown(await self._job.latest_stored())
         if may_stay:
-            patience = MOVE_PATIENCE if restart.moves else self._policy.timeout()
-            await master.making_way.reserve(widths(restart.target), patience)
+            if (reserved := await self._reserve(master, restart)) is None:
+                return None
+            restart, final = reserved, reserved.final
             if restart.moves and not master.on_drained:
                 master.making_way.release()
                 raise NotStoodDown("the job need not move: none of its TaskManagers is draining any more")
         publish = may_stay and leaves_sinks(master.graph, restart.target)
         latest = await master.making_way.stand_down(final=final, publish=publish)
         return v.StoodDown(latest, published=master.making_way.published)
+
+    async def _reserve(self, master: JobMaster, restart: v.Restart) -> v.Restart | None:
+        """Wait for the slots of the next version. Return the restart whose slots are there.
+
+        It is another one if a request has taken its place meanwhile, with its own slots and its own patience. None if
+        none is under way any more. Raises NotStoodDown, Crashed.
+        """
+        self._reserving = master.making_way
+        try:
+            while True:
+                patience = MOVE_PATIENCE if restart.moves else self._policy.timeout()
+                try:
+                    await master.making_way.reserve(widths(restart.target), patience)
+                except NotStoodDown:
+                    if not self._is_replaced(restart):
+                        raise
+                if not self._is_replaced(restart):
+                    return restart
+                if (now := self.versions.restart) is None:
+                    return None
+                restart = now
+        finally:
+            self._reserving = None
+
+    def _is_replaced(self, restart: v.Restart) -> bool:
+        now = self.versions.restart
+        return now is None or now.number != restart.number
 
     async def _master(self) -> JobMaster | None:
         """Return the JobMaster that is up. If the current version must make way, wait a while for one to come up."""

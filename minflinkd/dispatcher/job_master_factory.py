@@ -49,7 +49,7 @@ class JobMasterFactory:
         self._chance = chance
         self._options = options
         self._leads = leads
-        self._pointers = pointers
+        self.pointers_of = pointers
         self.gate = asyncio.Semaphore(STARTS)  # whoever brings up a JobMaster waits for it
         self.adopted_tasks = 0
 
@@ -74,7 +74,7 @@ class JobMasterFactory:
                 root=self.checkpoints_of(stored.job_id),
                 turn=turn,
                 leads=self._leads,
-                pointers=self._pointers(stored.job_id),
+                pointers=self.pointers_of(stored.job_id),
             ),
             network=self._network,
             clock=self._clock,

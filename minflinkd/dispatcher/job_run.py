@@ -119,7 +119,7 @@ class JobRun(Component):
 
     async def latest_stored(self) -> int:
         await self._turn.wait()
-        return await latest_stored(self._factory.checkpoints_of(self.job_id))
+        return await latest_stored(self._factory.checkpoints_of(self.job_id), self._factory.pointers_of(self.job_id))
 
     async def versions_changed(self, versions: Versions) -> None:
         """Hold the artifacts of the versions that are kept. Those of a forgotten one are cleaned up from now on."""

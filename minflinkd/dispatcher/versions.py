@@ -272,10 +272,16 @@ def _react(this: Step, restart: Restart, event: Event) -> None:
             this.end(replace(restart, error=_JOB_ENDED), State.ABANDONED)
 
 
-def refuse_beside_another(state: Versions, *, replaces: bool) -> None:
-    """H9: Raises Conflict if a restart is under way, unless the request replaces it. One on trial may be replaced."""
+def refuse_beside_another(state: Versions, *, replaces: bool, moves: bool = False) -> None:
+    """H9: Raises Conflict if a restart is under way, unless the request replaces it.
+
+    One on trial may be replaced, and a move (A15b), which may wait for slots for minutes: a user's request goes first,
+    and the job moves with it or after it. A request that only `moves` the job replaces nothing.
+    """
     under_way = state.restart
-    if under_way is not None and under_way.phase is not State.ON_TRIAL and not replaces:
+    if under_way is None or replaces:
+        return
+    if moves or not (under_way.phase is State.ON_TRIAL or (under_way.moves and under_way.phase is State.HANDING_OVER)):
         raise Conflict(
             f"hot restart {under_way.number} of the job is under way ({under_way.phase.value})",
             hint="wait for its end, or replace it (--replace)",
@@ -283,7 +289,7 @@ def refuse_beside_another(state: Versions, *, replaces: bool) -> None:
 
 
 def _requested(this: Step, event: Requested) -> None:
-    refuse_beside_another(this.state, replaces=event.replace)
+    refuse_beside_another(this.state, replaces=event.replace, moves=event.moves)
     before = this.state.restart
     restart = Restart(
         number=this.state.restarts + 1,

@@ -130,6 +130,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
                 turn=turn,
                 leads=storage.leads,
                 pointers=storage.pointers,
+                submitted_ms=job.submitted_ms,
             ),
             clock=clock,
             tasks=gateway,

@@ -58,7 +58,7 @@ class _Process:
     created: float
     token: str
     pidfd: int
-    child: subprocess.Popen[bytes] | None  # None: adopted
+    child: subprocess.Popen[bytes] | None  # None: adopted, perhaps from an earlier leadership of this very process
     ended: bool = False
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -186,7 +186,9 @@ class ProcessLauncher:
             loop.remove_reader(process.pidfd)
             os.close(process.pidfd)
             if process.child is not None:
-                process.child.returncode = 0  # otherwise Popen warns of, and may reap, what is no longer ours
+                # Otherwise Popen warns of, and may reap, what is no longer ours. The next launcher in this process
+                # finds it by its identity, and reaps it (`_reaped`).
+                process.child.returncode = 0
         self._processes.clear()
         await self._tasks.aclose()
 
@@ -250,6 +252,8 @@ class ProcessLauncher:
         if process.child is not None:
             _kill_group(process.pid)  # before it is reaped
             code = process.child.wait()
+        else:
+            code = _reaped(process.pidfd)
         os.close(process.pidfd)
         self._tasks.job(f"clean up after {process.resource_id}", self._bury(process, code))
 
@@ -312,7 +316,8 @@ class ProcessLauncher:
 def _find(resource_id: ResourceId, identity: Identity) -> _Process | None:
     """Return the living process of this identity.
 
-    The pidfd is opened before the last check, so it is certainly its own.
+    The pidfd is opened before the last check, so it is certainly its own. One that ended while this daemon stood by may
+    be our child: it is reaped.
     """
     pid = identity.pid
     if pid is None:
@@ -327,12 +332,28 @@ def _find(resource_id: ResourceId, identity: Identity) -> _Process | None:
         process = psutil.Process(pid)
         created = process.create_time()
         known = identity.pid is None or abs(created - identity.created) < 2  # the boot time it counts from drifts
-        if known and process.environ().get(TOKEN) == identity.token:
+        if known and process.status() == psutil.STATUS_ZOMBIE:
+            _reaped(pidfd)
+        elif known and process.environ().get(TOKEN) == identity.token:
             return _Process(resource_id, pid, created, identity.token, pidfd, child=None)
     except psutil.Error:
         pass  # it ended just now, or belongs to somebody else
     os.close(pidfd)
     return None
+
+
+def _reaped(pidfd: int) -> int | None:
+    """Reap a process that has ended if it is our child, started under an earlier leadership. Return its exit code.
+
+    None: somebody else is its parent.
+    """
+    try:
+        found = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+    except ChildProcessError:
+        return None
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def _leads_session(pid: int) -> bool:

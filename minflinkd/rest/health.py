@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -29,7 +31,7 @@ class HealthRoutes:
 
     async def live(self, _: web.Request) -> web.Response:
         """Answer 200, which shows that the event loop runs."""
-        return json_answer(Health(live=True, ready=True))
+        return json_answer(Health(live=True, ready=True, pid=os.getpid()))
 
     async def ready(self, _: web.Request) -> web.Response:
         """Answer 200 if a submission would be accepted, otherwise 503 with the reasons."""
@@ -39,7 +41,8 @@ class HealthRoutes:
                 await ask()
             except MinflinkError as error:
                 reasons.append(error.message)
-        return json_answer(Health(live=True, ready=not reasons, reasons=tuple(reasons)), status=503 if reasons else 200)
+        health = Health(live=True, ready=not reasons, pid=os.getpid(), reasons=tuple(reasons))
+        return json_answer(health, status=503 if reasons else 200)
 
     async def metrics(self, _: web.Request) -> web.Response:
         self._metrics.cluster.show(await self._measuring.sample())

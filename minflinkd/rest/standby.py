@@ -9,10 +9,12 @@ everything else          307 to the same path at the leader, or the leader's ans
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Sequence
 
 from aiohttp import web
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -103,14 +105,14 @@ class StandbyServer(Component):
         return response
 
     def _own_answer(self, request: web.Request) -> web.Response | None:
-        """Return this daemon's own answer, or None if the request is for the leader."""
+        """Return what this daemon says of itself, or None if the leader is asked for."""
+        standby = Health(live=True, ready=True, role="standby", pid=os.getpid())
         match request.path.removeprefix("/v1"):
             case "/health/live":
-                return json_answer(Health(live=True, ready=True, role="standby"))
+                return json_answer(standby)
             case "/health" | "/health/ready":
                 trouble = self._trouble()
-                reasons = (trouble,) if trouble else ()
-                health = Health(live=True, ready=not trouble, role="standby", reasons=reasons)
+                health = replace(standby, ready=not trouble, reasons=(trouble,) if trouble else ())
                 return json_answer(health, status=503 if trouble else 200)
             case "/metrics":
                 return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

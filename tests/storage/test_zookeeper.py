@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
+import threading
+import zlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -245,6 +247,47 @@ async def test_while_a_record_cannot_be_read_no_large_file_is_swept(
         assert await other.records.sweep() == 0
         await other.session.call("set", name, whole)  # restored
         assert await other.read("a") == large
+
+
+async def test_a_large_record_does_not_stop_the_event_loop(leader: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph of a large job is compressed and unpacked in a thread: the lease is renewed meanwhile (A11)."""
+    used: dict[str, int] = {}
+
+    def noted(work: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+        def run(data: bytes) -> bytes:
+            used[work.__name__] = threading.get_ident()
+            return work(data)
+
+        return run
+
+    for work in (zlib.compress, zlib.decompress):
+        monkeypatch.setattr(f"minflinkd.ha.zookeeper.records.zlib.{work.__name__}", noted(work))
+    data = secrets.token_bytes(INLINE // 2)
+    await leader.write("large", data)
+    assert await leader.read("large") == data
+    assert [entry.size async for entry in leader.records.list("/jobs")] == [len(data)]
+    assert used.keys() == {"compress", "decompress"}
+    assert threading.get_ident() not in used.values()
+
+
+@pytest.mark.parametrize("written", ["source", "target"])
+async def test_a_write_during_a_rename_is_not_lost(
+    leader: Daemon, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    """The rename is refused, and may be asked for again."""
+    await leader.write("source", b"one")
+    await leader.write("target", b"old")
+    transact = leader.records._fenced
+
+    async def late(*operations: Any) -> None:
+        monkeypatch.setattr(leader.records, "_fenced", transact)
+        await leader.write(written, b"two")
+        await transact(*operations)
+
+    monkeypatch.setattr(leader.records, "_fenced", late)
+    with pytest.raises(StorageUnavailable, match="changed while it was renamed"):
+        await leader.records.rename("/jobs/source", "/jobs/target")
+    assert await leader.read(written) == b"two"
 
 
 async def test_a_listing_is_in_the_order_of_paths(leader: Daemon) -> None:

@@ -46,6 +46,7 @@ from minflinkd.storage.location import Location
 SCHEME = "zookeeper"
 INLINE = 256 * 1024  # bytes, compressed; a server takes 1 MiB in one request
 RECORDS = "records"
+_SMALL = 16 * 1024  # bytes that are compressed in less time than a thread takes to begin
 _INLINE, _POINTER, _DIRECTORY = b"i", b"p", b""
 _LISTED_AT_ONCE = 64  # nodes of up to 256 KiB each
 _DIRECTORY_TRIES = 5  # whoever deletes the last record of a directory also deletes the directory, even a new one
@@ -114,7 +115,7 @@ class ZooKeeperRecords(Storage):
     async def list(self, prefix: str) -> AsyncIterator[Entry]:
         async for path, value, stat in self._below(_checked(prefix).rstrip("/")):
             if value != _DIRECTORY:
-                yield Entry(path, _size(path, value), stat.mtime, str(stat.version))
+                yield Entry(path, await _size(path, value), stat.mtime, str(stat.version))
 
     async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
         for path in paths:
@@ -130,18 +131,20 @@ class ZooKeeperRecords(Storage):
         value, stat = await self._get(path)
         if value is None or value == _DIRECTORY:
             raise ObjectNotFound(f"{SCHEME}: {path} does not exist")
-        return Entry(path, _size(path, value), stat.mtime, str(stat.version))
+        return Entry(path, await _size(path, value), stat.mtime, str(stat.version))
 
     async def rename(self, source: str, target: str) -> None:
-        value = await self._value(source)
+        """Nothing does this to records, but every storage can. What was written meanwhile is not lost by it."""
+        value, stat = await self._get(source)
         if value is None or value == _DIRECTORY:
             raise ObjectNotFound(f"{SCHEME}: {source} does not exist")
-        old = await self._value(target)
-        write = ("create", self._node(target), value) if old is None else ("set_data", self._node(target), value)
+        node = self._node(target)
+        old, replaced = await self._get(target)
+        write = ("create", node, value) if old is None else ("set_data", node, value, replaced.version)
         try:
-            await self._write(target, write, ("delete", self._node(source)))
-        except zk.NodeExistsError as error:
-            raise StorageUnavailable(f"{SCHEME}: {target} was written meanwhile") from error
+            await self._write(target, write, ("delete", self._node(source), stat.version))
+        except (zk.BadVersionError, zk.NodeExistsError, zk.NoNodeError) as error:
+            raise StorageUnavailable(f"{SCHEME}: {source} or {target} changed while it was renamed") from error
         await self._drop_file(old)
 
     async def sweep(self) -> int:
@@ -187,7 +190,7 @@ class ZooKeeperRecords(Storage):
                 if await self._value(path) != value:  # replaced meanwhile
                     raise StorageUnavailable(f"{SCHEME}: {path} was replaced while it was read") from error
                 raise StorageCorrupt(f"{SCHEME}: {path} names a file that is not there: {error.message}") from error
-        return _unpacked(path, value)
+        return await _unpacked(path, value)
 
     async def _below(self, path: str) -> AsyncIterator[tuple[str, bytes, Any]]:
         """Yield path, value and stat of all nodes below, including directories, in the order of their paths.
@@ -241,8 +244,8 @@ class ZooKeeperRecords(Storage):
 
     @contextlib.asynccontextmanager
     async def _kept(self, path: str, data: bytes) -> AsyncIterator[bytes]:
-        """Yield the node's value for `data`, which may name a file. Delete the file if the node was not written."""
-        value = _INLINE + zlib.compress(data)
+        """Yield the value of a node for `data`. Its file is deleted if the node was certainly not written."""
+        value = _INLINE + await _beside(zlib.compress, data)
         if len(value) <= INLINE:
             yield value
             return
@@ -274,6 +277,11 @@ class RecordWriter(Writer):
 
     async def abort(self) -> None:
         self._data.clear()
+
+
+async def _beside(work: Callable[[bytes], bytes], data: bytes) -> bytes:
+    """Do what takes as long as `data` is large: in a thread if the event loop would stand still (10 MB: 0.25 s)."""
+    return work(data) if len(data) <= _SMALL else await asyncio.to_thread(work, data)
 
 
 async def _answered(request: Callable[[], Awaitable[T]]) -> T:
@@ -312,21 +320,21 @@ def _file_of(value: bytes) -> str | None:
     return None if pointer is None else pointer[2].decode()
 
 
-def _size(path: str, value: bytes) -> int:
-    """Return the size of an object. Damaged objects are listed as well, so that whoever reads them learns of it."""
+async def _size(path: str, value: bytes) -> int:
+    """Return the size of an object. A torn one is listed with the others, so that whoever reads it learns of it."""
     if (pointer := _POINTER_VALUE.fullmatch(value)) is not None:
         return int(pointer[1])
     try:
-        return len(_unpacked(path, value))
+        return len(await _unpacked(path, value))
     except StorageCorrupt:
         return len(value)
 
 
-def _unpacked(path: str, value: bytes) -> bytes:
-    """Return the object from a node that contains it. Raises StorageCorrupt."""
+async def _unpacked(path: str, value: bytes) -> bytes:
+    """Return the object of a node that holds it. Raises StorageCorrupt."""
     if value[:1] != _INLINE:
         raise StorageCorrupt(f"{SCHEME}: {path} contains data that no version of minflinkd writes")
     try:
-        return zlib.decompress(value[1:])
+        return await _beside(zlib.decompress, value[1:])
     except zlib.error as error:
         raise StorageCorrupt(f"{SCHEME}: {path}: {error}") from error

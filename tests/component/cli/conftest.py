@@ -39,20 +39,23 @@ class RunningDaemon:
         self.network = LocalNetwork()
         self.handed_over = threading.Event()
         self.epoch = 7
+        self.options: list[tuple[str, str]] = []
+        self.standbys = (Member(name="beta:18", url="http://beta:8081"),)
         self.dispatcher = Dispatcher(self.network)
         self.resource_manager = ResourceManager(self.network)
         self.task_manager = TaskManager(self.network)
         self.blobs = BlobServer(options=BlobOptions(directory=blobs), token="told by the HTTP endpoint")
+        self.backend = Backend(self.network, hand_over=self.handed_over.set)
         self.rest = RestServer(
-            Backend(self.network, hand_over=self.handed_over.set),
+            self.backend,
             listening=Listening(host="127.0.0.1", port=0),
             about=About(
                 version="0.1.0",
-                config_items=list,
+                config_items=lambda: self.options,
                 blob_url=lambda: self.blobs.url,
                 standing=lambda: Standing(
                     Member(name="alpha:17", url=self.url, leading_since_ms=STARTED, epoch=self.epoch),
-                    (Member(name="beta:18", url="http://beta:8081"),),
+                    self.standbys,
                 ),
             ),
             metrics=Metrics(version="0.1.0"),
@@ -68,6 +71,12 @@ class RunningDaemon:
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+    def is_replaced(self) -> None:
+        """Another daemon leads, with which no TaskManager has registered yet."""
+        self.epoch += 1
+        self.resource_manager.registered = False
+        self.backend.task_managers.forget()  # it belongs to one daemon
 
     def stored(self) -> list[Path]:
         """Return every file that the BlobServer holds."""

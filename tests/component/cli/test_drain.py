@@ -40,6 +40,69 @@ def test_drain_with_wait_names_the_jobs_that_stay_and_why_until_it_has_ended(
     ]
 
 
+def test_a_taskmanager_that_has_yet_to_register_with_the_next_leader_has_not_ended(
+    command: Command, daemon: RunningDaemon
+) -> None:
+    """Another daemon leads, which lists it a moment later, and was not told that it is drained (A15b, A11)."""
+    manager = daemon.resource_manager
+    manager.held, manager.standalone = ["it is a batch job"] * 4, True
+
+    def another_leads(looks: int) -> None:
+        if looks == 4:
+            daemon.is_replaced()
+        if looks == 7:
+            manager.registered, manager.drained = True, False
+
+    manager.before_look = another_leads
+    shown = command("taskmanager", "drain", TM, "--wait")
+    assert (shown.exit_code, shown.output.splitlines()[-1]) == (0, f"{TM} has ended")
+    assert (manager.drained, manager.drains, manager.held) == (True, 2, [])
+
+
+def test_a_taskmanager_that_does_not_register_with_the_next_leader_has_ended(
+    command: Command, daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had the time that a registration takes, so the command ends (A15b)."""
+    monkeypatch.setattr("minflinkd.cli.drain.RECONNECTING", 0.5)
+    manager = daemon.resource_manager
+    daemon.options = [("heartbeat.timeout", "500 ms")]
+    manager.held, manager.standalone = ["it is a batch job"] * 100, True
+
+    def another_leads(looks: int) -> None:
+        if looks == 4:
+            daemon.is_replaced()
+
+    manager.before_look = another_leads
+    shown = command("taskmanager", "drain", TM, "--wait")
+    assert (shown.exit_code, shown.output.splitlines()[-1]) == (0, f"{TM} has ended")
+    assert manager.looks > 6
+
+
+def test_drain_with_a_timeout_says_nothing_of_a_taskmanager_that_it_does_not_find(
+    command: Command, daemon: RunningDaemon
+) -> None:
+    """It may register yet (A15b)."""
+    manager = daemon.resource_manager
+    manager.held, manager.standalone = ["it is a batch job"] * 100, True
+
+    def another_leads(looks: int) -> None:
+        if looks == 4:
+            daemon.is_replaced()
+
+    manager.before_look = another_leads
+    shown = command("taskmanager", "drain", TM, "--wait", "--wait-timeout", "1.5")
+    assert (shown.exit_code, "has ended" in shown.stdout) == (5, False)
+
+
+def test_drain_that_is_undone_by_somebody_else_says_so(command: Command, daemon: RunningDaemon) -> None:
+    """The exit code is 5 (A15b)."""
+    manager = daemon.resource_manager
+    manager.held = ["it is a batch job"] * 100
+    manager.before_look = lambda looks: setattr(manager, "drained", looks < 4 and manager.drained)
+    shown = command("taskmanager", "drain", TM, "--wait")
+    assert (shown.exit_code, "somebody has undone it" in shown.output) == (5, True)
+
+
 def test_drain_that_waits_for_too_long_leaves_it_drained(command: Command, daemon: RunningDaemon) -> None:
     """The exit code is 5 (A15b)."""
     daemon.resource_manager.held = ["it is a batch job"] * 1_000
@@ -97,6 +160,27 @@ def test_upgrade_goes_on_if_a_taskmanager_has_ended_before_its_turn(command: Com
     shown = command("upgrade")
     assert shown.exit_code == 0, shown.output
     assert f"{TM} has ended by itself" in shown.output
+
+
+def test_upgrade_drains_a_taskmanager_that_was_not_registered_when_its_turn_came(
+    command: Command, daemon: RunningDaemon
+) -> None:
+    """Another daemon led just then: its answer that it knows no such TaskManager is not its end (A15b, A11)."""
+    manager = daemon.resource_manager
+    manager.held, manager.standalone = ["it is a batch job"] * 2, False
+
+    def another_leads() -> None:
+        if manager.looks == 1:
+            daemon.is_replaced()
+
+    def registers(looks: int) -> None:
+        manager.registered = manager.registered or looks == 4
+
+    manager.before_drain, manager.before_look = another_leads, registers
+    shown = command("upgrade")
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.splitlines()[-1].startswith(f"{TM} has ended")
+    assert (manager.drained, manager.held) == (True, [])
 
 
 def test_a_dry_run_of_upgrade_drains_nothing(command: Command, daemon: RunningDaemon) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import threading
 import time
@@ -190,3 +191,35 @@ def test_handover_waits_for_the_standby_that_leads_next(daemon: RunningDaemon) -
     thread.join()
     assert "alpha:17 leads now" in shown
     assert "(epoch 8)" in shown
+
+
+def test_handover_is_not_misled_by_another_daemon_that_still_answers(
+    daemon: RunningDaemon, standby: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader knew of no standby at that moment, but one answers, with 503: it is not the one that ends (A15)."""
+    monkeypatch.setattr("minflinkd.cli.handover._PATIENCE", 5.0)
+    monkeypatch.setattr("minflinkd.cli.handover.lives_here", lambda *_: False)  # its process is that of this test
+    standby.leader, daemon.standbys = "", ()
+
+    def end() -> None:
+        daemon.handed_over.wait(10)
+        daemon.call(daemon.rest.aclose())
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    shown = minflinkd(f"{daemon.url},{standby.url}", "handover")
+    thread.join()
+    assert f"The daemon (pid {os.getpid()}) has ended" in shown
+
+
+def test_a_daemon_is_known_by_its_pid_and_not_by_its_address(daemon: RunningDaemon, standby: Standby) -> None:
+    """The next daemon may answer at the same address at once, as a leader or as a standby (A15)."""
+
+    async def ask(url: str, pid: int) -> bool:
+        async with Client(NOBODY) as client:
+            return await client.is_at(url, pid)
+
+    for url in (daemon.url, standby.url):
+        assert asyncio.run(ask(url, os.getpid()))
+        assert not asyncio.run(ask(url, os.getpid() + 1))
+    assert not asyncio.run(ask(NOBODY, os.getpid()))

@@ -34,6 +34,19 @@ async def test_taskmanagers_outlive_the_daemon_and_the_next_one_finds_them(host:
     assert (await host.exit())[0] == OTHER
 
 
+async def test_a_daemon_that_leads_again_reaps_the_taskmanagers_that_it_started_before(host: Host) -> None:
+    """It stood by meanwhile and is still their parent: nobody else could reap them (A11, A14)."""
+    ended, left = await host.start(), await host.start(resource_id=OTHER)
+    await host.crash()
+    os.kill(ended, signal.SIGKILL)
+    await until(lambda: not alive(ended))
+    assert [one.pid for one in await host.launcher.adopt()] == [left]
+    assert not psutil.pid_exists(ended)
+    os.kill(left, signal.SIGKILL)
+    assert await host.exit() == (OTHER, "its process was killed by SIGKILL; its log ends:\nup")
+    assert not psutil.pid_exists(left)
+
+
 async def test_a_daemon_that_does_not_come_up_ends_its_own_taskmanagers_and_nobody_elses(host: Host) -> None:
     """The next daemon finds those of the one before (A6)."""
     left = await host.start()

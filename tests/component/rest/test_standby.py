@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -83,7 +84,8 @@ async def test_a_standby_is_ready_to_lead(http: aiohttp.ClientSession, prefix: s
     for path in ("/health", "/health/ready", "/health/live"):
         async with http.get(prefix + path) as answer:
             assert answer.status == 200
-            assert await answer.json() == {"live": True, "ready": True, "role": "standby", "reasons": []}
+            told = {"live": True, "ready": True, "role": "standby", "pid": os.getpid(), "reasons": []}
+            assert await answer.json() == told
 
 
 async def test_a_standby_that_could_not_lead_is_not_ready_and_says_why(

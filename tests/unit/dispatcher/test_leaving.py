@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import RestartState
 from minflinkd.rpc.network import DISPATCHER
 from tests.unit.dispatcher.conftest import Cluster
-from tests.unit.dispatcher.versions_world import JOB, OTHER, RUNNER, Runner, a_runner, job_running, over, seen
+from tests.unit.dispatcher.versions_world import JOB, OTHER, RUNNER, Runner, a_runner, job_running, over, restart, seen
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -47,6 +48,44 @@ async def test_a_job_moves_to_slots_that_it_had_before_its_tasks_stopped(cluster
         job = await cluster.job(JOB)
         assert on(job) == {OTHER}
         assert (runner.versions, job.restarts) == (["1"], 0)
+
+
+async def moving_without_room(cluster: Cluster, runner: Runner) -> None:
+    """Drain the job's TaskManager. Its move waits for slots."""
+    runner.draining, runner.room_elsewhere = True, False
+
+    async def begins() -> bool:
+        await asked_to_move(cluster)
+        return bool((await cluster.job(JOB)).hot_restarts)
+
+    await until(begins)
+
+
+async def test_a_move_that_waits_for_slots_gives_way_to_a_new_version(cluster: Cluster, runner: Runner) -> None:
+    """It may wait for minutes. The new version takes its place, and moves the job as well (A15b, H9)."""
+    async with job_running(cluster, runner):
+        await moving_without_room(cluster, runner)
+        answer = await restart(cluster, "2")
+        assert (await seen(cluster, over(1))).state is RestartState.REPLACED
+        assert runner.versions == ["1"]
+        runner.room_elsewhere = True
+        assert (await seen(cluster, over(answer.number))).state is RestartState.COMPLETED
+        assert (runner.versions, on(await cluster.job(JOB))) == (["2"], {OTHER})
+
+
+async def test_a_version_that_has_taken_the_place_of_another_waits_for_its_own_slots_only_for_its_own_time(
+    cluster: Cluster, runner: Runner
+) -> None:
+    """Not for those of the move, for five minutes (H4, H9)."""
+    async with job_running(cluster, runner) as dispatcher:
+        dispatcher.options = replace(dispatcher.options, hot_restart_timeout=0.3)
+        await moving_without_room(cluster, runner)
+        answer = await restart(cluster, "2")
+        failed = await seen(cluster, over(answer.number))
+        assert failed.state is RestartState.FAILED
+        assert failed.error is not None
+        assert "within 0.3 s" in failed.error.message
+        assert runner.versions == ["1"]
 
 
 async def test_a_move_ends_if_the_drain_is_undone_while_it_waits_for_room(cluster: Cluster, runner: Runner) -> None:

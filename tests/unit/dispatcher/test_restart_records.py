@@ -210,6 +210,23 @@ def test_a_daemon_that_comes_back_goes_on_with_what_is_not_settled() -> None:
     assert job.feed(*STARTING, v.Recovered(7)) == [Command.TAKE_CHECKPOINT_AND_STAND_DOWN, Command.BRING_UP]
 
 
+def test_a_move_that_waits_for_slots_gives_way_to_a_request_and_to_no_other_move() -> None:
+    """It may wait for minutes; when the job stands down it is a matter of seconds (A15b, H9)."""
+    job = Job()
+    job.feed(v.Requested(OLD, moves=True))
+    with pytest.raises(Conflict):
+        job.feed(v.Requested(OLD, moves=True))
+    assert job.feed(v.Requested(NEXT)) == [], "the version that runs makes way already"
+    assert job.last.state is RestartState.REPLACED
+    job = Job()
+    job.feed(v.Requested(OLD, moves=True), v.StoodDown(3))
+    with pytest.raises(Conflict, match="starting"):
+        job.feed(v.Requested(NEXT))
+    job.feed(v.Idle())
+    with pytest.raises(Conflict, match="on-trial"):
+        job.feed(v.Requested(OLD, moves=True))
+
+
 def test_a_conflict_names_the_restart_under_way_and_how_to_get_past_it() -> None:
     """One on trial may be replaced without a word, because it may last for ever (H9)."""
     job = Job()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
@@ -312,6 +313,11 @@ class ResourceManager:
         self.standalone = False
         self.late = 0  # looks at the cluster until it has registered
         self.ended = False  # by itself, since it was listed
+        self.registered = True
+        self.drains = 0  # requests to drain it that were answered
+        self.looks = 0  # at the list
+        self.before_look: Callable[[int], None] = lambda looks: None
+        self.before_drain: Callable[[], None] = lambda: None
         network.attach(self.mailbox)
 
     async def overview(self, _: GetResourceOverview) -> ResourceOverview:
@@ -320,13 +326,19 @@ class ResourceManager:
         return ResourceOverview(task_managers=1, slots_total=2, slots_free=1, starting=(starting,), lost=1)
 
     async def drain(self, request: DrainTaskManager) -> Done:
-        if request.resource_id != TM or self.ended:
+        self.before_drain()
+        if self.ended:
+            self.registered = False
+        if request.resource_id != TM or not self.registered:
             raise NotFound(f"no TaskManager {request.resource_id} is registered")
         self.drained = not request.undo
+        self.drains += self.drained
         return Done()
 
     async def list(self, _: ListTaskManagers) -> tuple[TaskManagerInfo, ...]:
-        if self.late or (self.drained and not self.held):
+        self.looks += 1
+        self.before_look(self.looks)
+        if self.late or not self.registered or (self.drained and not self.held):
             return ()
         held_by = {RUNNING: self.held.pop(0)} if self.drained else {}
         slots = (SlotStatus(index=0, job_id=RUNNING, allocation_id=AllocationId("f" * 32)), SlotStatus(index=1))

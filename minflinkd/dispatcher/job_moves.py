@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import structlog
 
-from minflinkd.dispatcher import moving
+from minflinkd.dispatcher import move_decisions
 from minflinkd.dispatcher.job_run import JobRun
-from minflinkd.dispatcher.moving import Move, Situation
+from minflinkd.dispatcher.move_decisions import Move, Situation
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import Mailbox
@@ -20,7 +20,7 @@ from minflinkd.runtime.supervision import TaskOwner
 log = structlog.get_logger(__name__)
 
 
-class Moves:
+class JobMoves:
     """`run_of` returns the run of a job that has not ended.
 
     Nothing here is stored: under the next daemon the ResourceManager asks again.
@@ -47,7 +47,7 @@ class Moves:
             return Move(why="it has ended, or its record cannot be read")
         if job_id in self._asking:
             return move
-        move, begin = moving.decide(move, _situation(run), self._clock.monotonic())
+        move, begin = move_decisions.decide(move, _situation(run), self._clock.monotonic())
         if begin:
             self._asking.add(job_id)
             self._tasks.job(f"move of {job_id}", self._begin(run))
@@ -59,10 +59,12 @@ class Moves:
             number = await run.hot_restarts.move()
         except MinflinkError as error:
             log.warning("a job does not leave its TaskManager yet", job=job_id, error=str(error))
-            self._moves[job_id] = moving.failed(self._moves.get(job_id, Move()), error.message, self._clock.monotonic())
+            self._moves[job_id] = move_decisions.failed(
+                self._moves.get(job_id, Move()), error.message, self._clock.monotonic()
+            )
         else:
             log.info("a job leaves a draining TaskManager", job=job_id, restart=number)
-            self._moves[job_id] = moving.begun(self._moves.get(job_id, Move()), number)
+            self._moves[job_id] = move_decisions.begun(self._moves.get(job_id, Move()), number)
         finally:
             self._asking.discard(job_id)
 

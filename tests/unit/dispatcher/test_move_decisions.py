@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from minflinkd.dispatcher.moving import FIRST_PAUSE, LONGEST_PAUSE, Move, Situation, begun, decide, failed
+from minflinkd.dispatcher.move_decisions import FIRST_PAUSE, LONGEST_PAUSE, Move, Situation, begun, decide, failed
 from minflinkd.jobgraph.model import RuntimeMode
 from minflinkd.rpc.jobs import HotRestart, JobStatus, RestartState
 from minflinkd.runtime.errors import ErrorInfo

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from minflinkd.dispatcher.moves import Moves
-from minflinkd.dispatcher.moving import FIRST_PAUSE
+from minflinkd.dispatcher.job_moves import JobMoves
+from minflinkd.dispatcher.move_decisions import FIRST_PAUSE
 from minflinkd.jobgraph.model import RuntimeMode
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import HotRestart, JobStatus, RestartState
@@ -73,7 +73,7 @@ async def world() -> AsyncIterator[World]:
     tasks, network, run = TaskOwner("dispatcher"), LocalNetwork(), Run()
     mailbox = Mailbox(DISPATCHER)
     runs: Any = {JOB: run}
-    Moves(run_of=runs.get, tasks=tasks, clock=SystemClock()).attach(mailbox)
+    JobMoves(run_of=runs.get, tasks=tasks, clock=SystemClock()).attach(mailbox)
     network.attach(mailbox)
     yield World(network, run)
     await tasks.aclose()
