@@ -24,12 +24,13 @@ from minflinkd.config import directories as where
 from minflinkd.config.cluster_options import Standby as RestStandby
 from minflinkd.config.values import socket_address
 from minflinkd.daemon import READY_FILE, Daemon, DaemonInfo, Mandate
+from minflinkd.daemon_leadership import Leadership
 from minflinkd.ha.election import Timing
 from minflinkd.ha.elector import Elector
 from minflinkd.ha.embedded import StateDirectory, cluster_secret
 from minflinkd.ha.service import Member, ServiceRefused, told
 from minflinkd.ha.standing import member_name
-from minflinkd.ha.zookeeper.cluster import LeaderRecords, ZooKeeperCluster
+from minflinkd.ha.zookeeper.cluster import ZooKeeperCluster
 from minflinkd.rest.server import Listening, place
 from minflinkd.rest.standby import StandbyServer
 from minflinkd.rpc.door import RpcDoor
@@ -62,43 +63,6 @@ class TakeoverTooSlow(MinflinkError):
     consequence = Consequence.RETRYABLE
 
 
-class _Leadership:
-    """One leadership, from the election until the last component is closed."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.over = asyncio.Event()
-        self.records: LeaderRecords | None = None
-        self._daemon: Daemon | None = None
-        self._starting: asyncio.Task[None] | None = None
-
-    async def start(self, daemon: Daemon) -> bool:
-        """Start the daemon. Return False as soon as the leadership is over. Raises what the daemon raises."""
-        self._daemon = daemon
-        self._starting = starting = asyncio.create_task(daemon.start(), name=f"start of leadership {self.epoch}")
-        over = asyncio.create_task(self.over.wait(), name=f"end of leadership {self.epoch}")
-        try:
-            await asyncio.wait({starting, over}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            over.cancel()
-        if self.over.is_set():
-            return False
-        starting.result()
-        return True
-
-    async def aclose(self, *, hand_over: bool) -> None:
-        """Close everything. A `Daemon` that has not finished its start always hands over. Idempotent."""
-        daemon, starting = self._daemon, self._starting
-        if daemon is not None and starting is not None:
-            if hand_over or not starting.done():
-                daemon.hand_over()
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)  # the caller of `start` gets the error
-            await daemon.aclose()
-        if self.records is not None:
-            await self.records.aclose()
-
-
 class ElectedDaemon(Component):
     """Offers what `Daemon` offers to the process. `start` returns when it answers, as a standby."""
 
@@ -118,7 +82,7 @@ class ElectedDaemon(Component):
         self._door: RpcDoor | None = None
         self._standby: StandbyServer | None = None
         self._daemon: Daemon | None = None
-        self._leadership: _Leadership | None = None
+        self._leadership: Leadership | None = None
         self._members: tuple[Member, ...] = ()
         self._looked_at = self._clock.monotonic()  # when ZooKeeper last said who they are
         self._leaderless_since: float | None = self._clock.monotonic()  # None: there is a leader
@@ -224,7 +188,7 @@ class ElectedDaemon(Component):
                 await self._cluster.cluster_id()
                 break
             except Exception as error:  # retry after any error: this may be the only daemon that can lead
-                if (reason := _told(error)) != self._trouble:
+                if (reason := _reason_of(error)) != self._trouble:
                     log.warning("this daemon cannot take part in the election yet", error=reason)
                 self._trouble = reason
             await self._clock.sleep(LOOK)
@@ -236,14 +200,14 @@ class ElectedDaemon(Component):
     def _lead(self, epoch: int) -> None:
         if self.tasks.closed:  # it was elected while it ends, and is about to delete its claim
             return
-        self._leadership = leadership = _Leadership(epoch)
+        self._leadership = leadership = Leadership(epoch)
         self.tasks.job(f"leadership {epoch}", self._run(leadership), on_error=self.crash)
 
     def _step_down(self, reason: str) -> None:
         if self._leadership is not None:
             self._leadership.over.set()
 
-    async def _run(self, leadership: _Leadership) -> None:
+    async def _run(self, leadership: Leadership) -> None:
         """Run the components of a leader until the leadership is over. Then TaskManagers and tasks keep running.
 
         Raises what `_close` and `_stand_by` raise: this process ends then, and leaves them to the next one.
@@ -257,10 +221,10 @@ class ElectedDaemon(Component):
             log.error(
                 "this daemon was elected and cannot lead",
                 epoch=leadership.epoch,
-                error=_told(error),
+                error=_reason_of(error),
                 exc_info=unforeseen,
             )
-            self._trouble = f"it was elected and could not begin to lead: {_told(error)}"
+            self._trouble = f"it was elected and could not begin to lead: {_reason_of(error)}"
             self._elector.resign(f"it could not begin to lead: {error}")  # lets another daemon lead meanwhile
             pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
         await self._close(leadership)
@@ -271,7 +235,7 @@ class ElectedDaemon(Component):
         self._elector.stepped_down()
         self._changed()
 
-    async def _begin(self, leadership: _Leadership) -> None:
+    async def _begin(self, leadership: Leadership) -> None:
         """Start what a leader runs. Return early if the leadership is over before. Raises MinflinkError, OSError."""
         assert self._door is not None
         epoch, cluster_id = leadership.epoch, await self._cluster.cluster_id()
@@ -320,7 +284,7 @@ class ElectedDaemon(Component):
             "they answer",
         )
 
-    async def _close(self, leadership: _Leadership) -> None:
+    async def _close(self, leadership: Leadership) -> None:
         """Close the leadership, or kill this process, which must not keep ports and memory for ever. Idempotent."""
         if self._daemon is not None:
             self._daemon = None
@@ -414,7 +378,7 @@ def new_daemon(config: Config, environ: Mapping[str, str]) -> Daemon | ElectedDa
     return Daemon(config, environ) if config.ha.type == "none" else ElectedDaemon(config, environ)
 
 
-def _told(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     return told(error) if isinstance(error, MinflinkError) else f"{type(error).__name__}: {error}"
 
 

@@ -57,7 +57,7 @@ def upgrade(connection: Connection, dry_run: bool, wait_timeout: float | None) -
         old, alone = outdated(known, version)
         left: list[str] = []
         for info in old:
-            say(_told(info, version))
+            say(_described(info, version))
             if dry_run:
                 continue
             watch = await asked(client, info.id)
@@ -111,7 +111,7 @@ def jobs_on(info: TaskManager) -> list[str]:
     return sorted({slot.job_id for slot in info.minflinkd.slots if slot.job_id is not None})
 
 
-def _told(info: TaskManager, version: str) -> str:
+def _described(info: TaskManager, version: str) -> str:
     jobs = jobs_on(info)
     moves = f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(jobs)} to move" if jobs else "no jobs"
     return f"{info.id} ({_named(info)}, the daemon is {version}): {moves}"

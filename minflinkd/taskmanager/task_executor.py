@@ -165,7 +165,7 @@ class TaskExecutor(Component):
                     if attempt is not None and self._begin_end(attempt):
                         log.info("a task ends", attempt=attempt_id, reason=reason)
             case ForgetJob(job_id):
-                self._drop_untold(job_id)
+                self._drop_unreported(job_id)
                 if not self.core.is_analysing(job_id):  # otherwise the end of the analysis emits another ForgetJob
                     self.tasks.job(f"forget {job_id}", self._forget_job(job_id))
             case RenewSession(reason):
@@ -176,11 +176,11 @@ class TaskExecutor(Component):
     def _with_metrics(self, request: m.Request[Any]) -> m.Request[Any]:
         match request:
             case m.RegisterTaskManager(report=report):
-                return copy(request, report=self._told(report), data_url=self._process.data_url)
+                return copy(request, report=self._measured(report), data_url=self._process.data_url)
             case m.OfferSlots(offers=offers):
                 return copy(request, data_url=self._process.data_url, tasks=self._offered(offers))
             case m.HeartbeatFromTaskManager(report=report):
-                return copy(request, report=self._told(report), start_phases=self._keeper.phases)
+                return copy(request, report=self._measured(report), start_phases=self._keeper.phases)
         return request
 
     def _offered(self, offers: tuple[m.SlotOffer, ...]) -> tuple[m.OfferedTask, ...]:
@@ -188,18 +188,19 @@ class TaskExecutor(Component):
         slots = {offer.allocation_id for offer in offers}
         running = {a for a, r in self.core.slots.attempts.items() if r.allocation_id in slots and not r.ending}
         live = {a for a in running if a in self.attempts and a not in self._endings}
-        failed = {a for a, one in self.attempts.items() if one.deployment.allocation_id in slots and self._missed(one)}
+        mine = {a: one for a, one in self.attempts.items() if one.deployment.allocation_id in slots}
+        failed = {a for a, one in mine.items() if self._failure_was_missed(one)}
         return tuple(
             one.offered(self._snapshots.taking(one)) for a, one in sorted(self.attempts.items()) if a in live | failed
         )
 
-    def _missed(self, attempt: Attempt) -> bool:
+    def _failure_was_missed(self, attempt: Attempt) -> bool:
         """Whether it has failed, and the present JobMaster can learn this only from an offer (A14a)."""
         job = self.core.slots.jobs.get(attempt.deployment.job.job_id)
         replaced = job is not None and job.leader != attempt.leader
-        return attempt.status.state is m.TaskState.FAILED and (attempt.untold or replaced)
+        return attempt.status.state is m.TaskState.FAILED and (attempt.failure_unreported or replaced)
 
-    def _told(self, report: m.TaskManagerReport) -> m.TaskManagerReport:
+    def _measured(self, report: m.TaskManagerReport) -> m.TaskManagerReport:
         """Return the report with the values that are measured rather than decided."""
         keeper = self._keeper
         return copy(report, metrics=self._process.metrics(), session_slow=keeper.slow, session_steps=keeper.steps)
@@ -225,7 +226,7 @@ class TaskExecutor(Component):
     def _deploy(self, request: m.DeployTask) -> None:
         directory = attempt_directory(self._options.state_directory, request.attempt_id)
         attempt = Attempt.of(request, directory, self._keeper.generation)
-        self._drop_untold(request.job.job_id, request.task.id)
+        self._drop_unreported(request.job.job_id, request.task.id)
         self.attempts[request.attempt_id] = attempt
         # Other log lines name only the attempt. This one says which job it belongs to.
         log.info("a task is deployed", job=request.job.job_id, task=request.task.id, attempt=request.attempt_id)
@@ -328,16 +329,16 @@ class TaskExecutor(Component):
     async def _tell_statuses(self, attempt: Attempt) -> None:
         """Report every change of state. If no JobMaster has taken the report of a failure, offer it to the next one."""
         await self._job_masters.tell_statuses(attempt)
-        if not attempt.untold:
+        if not attempt.failure_unreported:
             attempt_id = attempt.deployment.attempt_id
             self.attempts.pop(attempt_id, None)
             self._driver.inform(lambda now: self.core.failure_taken(attempt_id, now))
 
-    def _drop_untold(self, job_id: JobId, task_id: TaskId | None = None) -> None:
+    def _drop_unreported(self, job_id: JobId, task_id: TaskId | None = None) -> None:
         """Forget failures that need not be reported any more: of this task, or of all tasks of the job."""
         for attempt_id, attempt in list(self.attempts.items()):
             deployed = attempt.deployment
-            if attempt.untold and deployed.job.job_id == job_id and task_id in (None, deployed.task.id):
+            if attempt.failure_unreported and deployed.job.job_id == job_id and task_id in (None, deployed.task.id):
                 del self.attempts[attempt_id]
 
     # --- checkpoints ---------------------------------------------------------------------------------------------

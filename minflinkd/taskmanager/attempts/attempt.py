@@ -55,7 +55,7 @@ class Attempt:
     input_ended: bool = False  # reported by the child, perhaps before the attempt was RUNNING
     holds_artifacts: bool = False  # references in the blob cache, to release once
     inherited: list[Path] = field(default_factory=list)  # directories of earlier attempts; it goes on in one of them
-    untold: bool = False  # it has failed, but no JobMaster knows this
+    failure_unreported: bool = False  # it has failed, but no JobMaster knows this
     removed: bool = False  # its directories are removed, or left to somebody who removes them
     leader: LeaderId = field(init=False)  # its JobMaster: the one that deployed it, or the last that has adopted it
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # the status has news for the JobMaster

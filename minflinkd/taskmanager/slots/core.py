@@ -258,7 +258,7 @@ class TaskManagerCore:
         """
         if fence is None or fence != self.registration.leader:
             raise fenced(Address(self._hello.address), message, fence)
-        self._heed(message, fence)
+        self._refuse_earlier_epochs(message, fence)
         match message:
             case m.AllocateSlots():
                 return self._allocate(message, now)
@@ -345,13 +345,13 @@ class TaskManagerCore:
 
     # --- from whoever leads --------------------------------------------------------------------------------------
 
-    def _heed(self, message: m.Message, leader: LeaderId) -> None:
+    def _refuse_earlier_epochs(self, message: m.Message, leader: LeaderId) -> None:
         """A11b: Refuse messages of an earlier daemon, even for a job whose new JobMaster has sent nothing yet."""
         if epoch_of(leader) < self._epoch:
             raise fenced(Address(self._hello.address), message, leader)
-        self._hear(leader)
+        self._note_epoch(leader)
 
-    def _hear(self, leader: LeaderId | None) -> None:
+    def _note_epoch(self, leader: LeaderId | None) -> None:
         self._epoch = max(self._epoch, epoch_of(leader))
 
     # --- from JobMasters -----------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ class TaskManagerCore:
         known = self.slots.jobs.get(job_id)
         if known is not None and leader < known.leader:
             raise fenced(Address(self._hello.address), message, fence)
-        self._heed(message, leader)
+        self._refuse_earlier_epochs(message, leader)
         match message:
             case m.DeployTask():
                 self._deploy(message, leader, now)
@@ -420,7 +420,7 @@ class TaskManagerCore:
 
     def _register(self, event: rg.Event, now: float) -> None:
         commands = self._registration.feed(event, now)
-        self._hear(self.registration.leader)
+        self._note_epoch(self.registration.leader)
         for command in commands:
             match command:
                 case rg.Register(number):

@@ -72,7 +72,7 @@ class JobMasters:
     async def tell_statuses(self, attempt: Attempt) -> None:
         """Report every change of state. Return when the attempt has ended and the last report is answered (m12, J7).
 
-        If no JobMaster takes the report of a failure, set the attempt's `untold`.
+        If no JobMaster takes the report of a failure, set the attempt's `failure_unreported`.
         """
         while True:
             await attempt.changed.wait()
@@ -85,7 +85,7 @@ class JobMasters:
                 taken = isinstance(error, RemoteError)
                 log.info("a status was not taken", attempt=status.attempt_id, state=status.state, error=str(error))
             if status.state is attempt.status.state and attempt.ended:
-                attempt.untold = not taken and status.state is TaskState.FAILED
+                attempt.failure_unreported = not taken and status.state is TaskState.FAILED
                 return
 
     async def deliver(self, attempt: Attempt, request: Request[Done]) -> None:
