@@ -25,7 +25,7 @@ class TaskManagerState(Enum):
 TASK_MANAGER_MOVES = table(
     {
         # A standalone TaskManager comes by itself, and is STARTING only for an instant (R7).
-        TaskManagerState.STARTING: {TaskManagerState.REGISTERED, TaskManagerState.STOPPING, TaskManagerState.GONE},
+        TaskManagerState.STARTING: {TaskManagerState.REGISTERED, TaskManagerState.GONE},
         TaskManagerState.REGISTERED: {TaskManagerState.STOPPING, TaskManagerState.GONE},
         TaskManagerState.STOPPING: {TaskManagerState.GONE},
         TaskManagerState.GONE: (),

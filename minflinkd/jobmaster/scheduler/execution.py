@@ -13,10 +13,10 @@ from minflinkd.runtime.machine import move, table
 LEGAL = table(
     {
         State.CREATED: {State.SCHEDULED, State.CANCELED},
-        State.SCHEDULED: {State.DEPLOYING, State.CANCELED, State.FAILED},
-        State.DEPLOYING: {State.INITIALIZING, State.RUNNING, State.CANCELING, State.CANCELED, State.FAILED},
-        State.INITIALIZING: {State.RUNNING, State.CANCELING, State.CANCELED, State.FAILED},
-        State.RUNNING: {State.CANCELING, State.CANCELED, State.FAILED, State.FINISHED},
+        State.SCHEDULED: {State.DEPLOYING},  # in the same step
+        State.DEPLOYING: {State.INITIALIZING, State.RUNNING, State.CANCELING, State.FAILED},
+        State.INITIALIZING: {State.RUNNING, State.CANCELING, State.FAILED},
+        State.RUNNING: {State.CANCELING, State.FAILED},
         State.CANCELING: {State.CANCELED, State.FAILED, State.FINISHED},
         # A new attempt, in CREATED, replaces an ended one.
         State.FINISHED: {State.CREATED},

@@ -50,13 +50,7 @@ _REPORTED = {
     TaskState.RUNNING: ExecutionState.RUNNING,
     TaskState.INPUT_ENDED: ExecutionState.RUNNING,
 }
-_RANK = (
-    ExecutionState.CREATED,
-    ExecutionState.SCHEDULED,
-    ExecutionState.DEPLOYING,
-    ExecutionState.INITIALIZING,
-    ExecutionState.RUNNING,
-)
+_RANK = (ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING)
 _OVER = frozenset({TaskState.CANCELED, TaskState.FAILED})
 _TASK_LOST = ErrorInfo(
     code="task-lost",

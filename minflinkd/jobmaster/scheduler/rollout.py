@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-PHASES = ("canceled", "slots", "restore_point", "deployed", "running", "first_batch")
-
 
 @dataclass(frozen=True)
 class Rollout:

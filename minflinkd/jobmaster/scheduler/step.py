@@ -66,7 +66,7 @@ class Step(machine.Step[JobState, ev.Command]):
         cancels: list[ev.Command] = []
         for task_id in sorted(tasks):
             execution = self.state.executions[task_id]
-            if execution.state in (ExecutionState.CREATED, ExecutionState.SCHEDULED):
+            if execution.state is ExecutionState.CREATED:
                 self.put(execution.to(ExecutionState.CANCELED, self.now))
             elif execution.on_task_manager and execution.state is not ExecutionState.CANCELING:
                 self.put(execution.to(ExecutionState.CANCELING, self.now))

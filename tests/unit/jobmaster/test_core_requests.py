@@ -68,6 +68,19 @@ def test_a_refused_deployment_is_tried_elsewhere_unless_a_later_leader_is_there(
     assert master.asked(m.CancelTask) == []
 
 
+def test_a_deployment_whose_attempt_was_cancelled_meanwhile_is_not_repeated() -> None:
+    """m12: Its answer is lost, but not that to the cancellation. The attempt must not be started after its end."""
+    master = JobMaster()
+    ask = master.deployed()
+    master.feed(ev.CancelRequested())
+    (cancel,) = master.asked(m.CancelTask)
+    master.answer(cancel, DONE)
+    assert master.state_of_a() is ExecutionState.CANCELED
+    master.answer(ask, NO_ANSWER)
+    master.tick(1.0)
+    assert master.asked(m.DeployTask) == []
+
+
 def test_a_deployment_is_repeated_until_its_time_is_over_and_then_cancelled() -> None:
     """A5: It may have been carried out."""
     master = JobMaster()

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace as copy
 
 from minflinkd.jobgraph.model import Input, Task, Vertex
+from minflinkd.jobmaster.heartbeats import Beat, strays
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.machine import next_wakeup, step
@@ -18,6 +19,7 @@ from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import (
     CancelTask,
     ExchangeSource,
+    JobHeartbeatAnswer,
     OfferedTask,
     OfferSlots,
     SlotOffer,
@@ -123,6 +125,15 @@ def test_tasks_of_several_taskmanagers_are_waited_for() -> None:
     assert of_kind(ev.AdoptTasks, heir.offer(running("b", reads="a"), resource=TM2)) != []
     assert heir.state.status is JobStatus.RUNNING
     assert heir.state.placement["b"].resource_id == TM2
+
+
+def test_a_task_that_was_found_is_no_stray_while_the_others_are_looked_for() -> None:
+    """Its TaskManager names it in the answer to a heartbeat. It is not told to end before it is adopted (A14a)."""
+    heir = Heir(task("a", 1, "a"), task("b", 1, "b"))
+    heir.offer(running("a"))
+    assert heir.state.status is JobStatus.RECONCILING
+    there = JobHeartbeatAnswer(allocations=(), tasks=(running("a").status, running("nobody's").status))
+    assert strays(Beat(TM1, 1, heir.state), there, heir.state) == (AttemptId("old-nobody's"),)
 
 
 def test_rows_and_metrics_go_on_where_they_were() -> None:

@@ -112,6 +112,16 @@ def test_a_short_time_to_give_up_counts_too() -> None:
     assert isinstance(run((0.0, Tick()), (0.5, NotAccepted(1, "no answer")), state=limited)[1][-1], GiveUp)
 
 
+def test_the_time_to_give_up_begins_when_no_task_runs_any_more() -> None:
+    """Tasks run on without a ResourceManager, for as long as the orphan timeout says (A14, R15)."""
+    limited = Registration(since=0.0, due=0.0, give_up_after=5.0)
+    story = ((0.0, Tick(busy=True)), (4.0, NotAccepted(1, "?")), (7.0, Tick(busy=True)), (8.0, NotAccepted(2, "?")))
+    alone, commands = run(*story, (9.0, Tick()), (11.9, NotAccepted(3, "?")), state=limited)
+    assert commands == [Register(1), Register(2), Register(3)]
+    (_, given_up) = run((12.4, Tick()), (12.5, NotAccepted(4, "no answer")), state=alone)[1]
+    assert given_up == GiveUp("no ResourceManager took the registration for 6 s: no answer")
+
+
 def test_outcomes_of_an_earlier_registration_change_nothing() -> None:
     """Outcomes of an earlier registration arrive late and change nothing (R8)."""
     again = run(
