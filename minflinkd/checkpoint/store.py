@@ -257,18 +257,6 @@ class CheckpointStore:
                     raise
             await asyncio.sleep(POINTER_PAUSE)
 
-    async def _pointed(self) -> set[int] | None:
-        """Return the ids of the checkpoints that have a pointer. None: checkpoints need no pointer."""
-        if self._pointers is None:
-            return None
-        found = set()
-        async for entry in self._pointers.list():
-            if _POINTER.fullmatch(name := self._pointers.relative(entry.path)):
-                found.add(int(name))
-            else:  # not ours, and no reason to keep a job from its checkpoints (A12)
-                log.error("a record among a job's checkpoints that names none is ignored", path=entry.path)
-        return found
-
     async def _delete_left(self, ids: Iterable[int]) -> None:
         """Delete what earlier leaders of this job have left: metadata that has no pointer and will not get one."""
         for checkpoint_id in ids:
@@ -331,7 +319,13 @@ async def read_checkpoint(metadata: Location) -> CompletedCheckpoint:
 
 async def _pointed(pointers: Location) -> set[int]:
     """Return the ids of the checkpoints that have a pointer."""
-    return {int(pointers.relative(entry.path)) async for entry in pointers.list()}
+    found = set()
+    async for entry in pointers.list():
+        if _POINTER.fullmatch(name := pointers.relative(entry.path)):
+            found.add(int(name))
+        else:  # not ours, and no reason to keep a job from its checkpoints (A12)
+            log.error("a record among a job's checkpoints that names none is ignored", path=entry.path)
+    return found
 
 
 def _pointer(checkpoint_id: int) -> str:

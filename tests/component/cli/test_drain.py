@@ -100,7 +100,7 @@ def test_drain_that_is_undone_by_somebody_else_says_so(command: Command, daemon:
     manager.held = ["it is a batch job"] * 100
     manager.before_look = lambda looks: setattr(manager, "drained", looks < 4 and manager.drained)
     shown = command("taskmanager", "drain", TM, "--wait")
-    assert (shown.exit_code, "somebody has undone it" in shown.output) == (5, True)
+    assert (shown.exit_code, "somebody has undone the drain" in shown.output) == (5, True)
 
 
 def test_drain_that_waits_for_too_long_leaves_it_drained(command: Command, daemon: RunningDaemon) -> None:
