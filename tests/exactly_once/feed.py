@@ -39,28 +39,32 @@ class Feed:
 
     async def run(self, cluster: Cluster, jobs: Mapping[str, str]) -> None:
         """Feed the jobs, ids by name, until cancelled."""
+        sources = {name: self._sources(name) for name in jobs}
         while True:
             with contextlib.suppress(MinflinkError):  # the daemon may be down
-                read = min([await files_read(cluster, name, job_id) for name, job_id in jobs.items()])
-                await asyncio.to_thread(self.give, read + AHEAD)
+                read = [await files_read(cluster, job_id, sources[name]) for name, job_id in jobs.items()]
+                await asyncio.to_thread(self.give, min(read) + AHEAD)
             await asyncio.sleep(LOOK)
 
     async def all_read(self, cluster: Cluster, name: str, job_id: str) -> None:
         """Wait until a job has read everything that it was given."""
+        sources = self._sources(name)
 
         async def read() -> bool:
-            return await files_read(cluster, name, job_id) >= self.given
+            return await files_read(cluster, job_id, sources) >= self.given
 
         await until(read, f"{name} has read {self.given} files of each source", timeout=180, pause=0.2)
 
+    def _sources(self, name: str) -> set[str]:
+        vertices = job_graph(name, self._inputs, self._inputs).vertices
+        return {vertex.id for vertex in vertices if vertex.source is not None}
 
-async def files_read(cluster: Cluster, name: str, job_id: str) -> int:
-    """Return how many files each source of the job has read, at least."""
-    sources = {vertex.id for vertex in job_graph(name, Path("in"), Path("out")).vertices if vertex.source is not None}
+
+async def files_read(cluster: Cluster, job_id: str, sources: set[str]) -> int:
+    """Return how many files each of these sources of the job has read, at least."""
     offsets = await cluster.client.get(f"/jobs/{job_id}/offsets", dict[str, Any])
     read = dict.fromkeys(sources, 0)
     for task in offsets["tasks"].values():
-        read |= {
-            source: int(found["logOffset"]) + 1 for source, found in task["processed"].items() if source in sources
-        }
+        found = {source: offset for source, offset in task["processed"].items() if source in sources}
+        read |= {source: int(offset["logOffset"]) + 1 for source, offset in found.items()}
     return min(read.values())

@@ -101,20 +101,22 @@ class Trial(ABC):
         async with asyncio.TaskGroup() as group:
             submitted = [group.create_task(self.submit(name)) for name in self.names]
         self.ids = {name: task.result() for name, task in zip(self.names, submitted, strict=True)}
-        batch = run_batch(self.base / "in", self.base / "batch", self.names)
         if self.feed is None:
             async with asyncio.TaskGroup() as group:
-                group.create_task(batch)
+                group.create_task(self._batch())
                 await self.strike()
         else:
             async with beside("feeder", self.feed.run(self.cluster, self.ids)):
                 await self.strike()
             await self._drain(self.feed)
-            await batch
+            await self._batch()
         for name, job_id in self.ids.items():
             self.outcomes[name] = await self._end(job_id)
         self.tell("all have ended")
         return self
+
+    async def _batch(self) -> None:
+        await run_batch(self.base / "in", self.base / "batch", self.names)
 
     async def _drain(self, feed: Feed) -> None:
         """End jobs without an end: they read what there is, and write their last windows."""
