@@ -147,8 +147,9 @@ class Trial(ABC):
             job = await client.job(job_id)
             return job if job.state in ENDED else None
 
+        files = self.files if self.feed is None else self.feed.given
         with contextlib.suppress(AssertionError):
-            await until(ended, "the end", timeout=600 + 5 * self.files, pause=0.2, patience=1.0)
+            await until(ended, "the end", timeout=600 + 5 * files, pause=0.2, patience=1.0)
         job, failure = await client.job(job_id), (await client.exceptions(job_id)).root_exception
         checkpoints = await self.cluster.client.checkpoints(job_id)
         restored = checkpoints.latest.restored
