@@ -187,7 +187,7 @@ class Election:
     epoch: int = 0  # of this daemon's latest leadership
     confirmed_at: float = 0.0  # when the last check was sent that found the claim
     asking: bool = False  # a request about the present claim is under way
-    due: float | None = 0.0  # when the next request is to be sent
+    due: float | None = 0.0  # when the next request is to be sent; None while one is under way
 
     @property
     def lease_ends(self) -> float:
@@ -200,7 +200,7 @@ class Election:
     @property
     def next_due(self) -> float | None:
         """When the machine wants a tick."""
-        times = [time for time in (None if self.asking else self.due,) if time is not None]
+        times = [] if self.due is None else [self.due]
         if self.phase in LEADS:
             times.append(self.lease_ends)
         return min(times, default=None)
@@ -253,7 +253,7 @@ def _take(this: _Step, event: Event) -> None:
 
 def _tick(this: _Step) -> None:
     state = this.state
-    if state.asking or state.due is None or this.now < state.due:
+    if state.due is None or this.now < state.due:
         return
     this.set(asking=True, due=None)
     match state.phase:
@@ -310,5 +310,7 @@ def check_invariants(state: Election) -> None:
         raise InvariantViolated("a leader has no epoch")
     if state.phase in (Phase.OUTSIDE, Phase.CANDIDATE, *LEADS) and state.due is None and not state.asking:
         raise InvariantViolated(f"{state.phase.name} waits for nothing")
+    if state.asking and state.due is not None:
+        raise InvariantViolated(f"{state.phase.name} asks, and is to ask again")
     if state.phase in (Phase.STANDBY, Phase.LOST) and (state.asking or state.due is not None):
         raise InvariantViolated(f"{state.phase.name} asks for something")

@@ -233,6 +233,7 @@ def test_a_leadership_ends_only_once(event: e.Event) -> None:
         (Election(TIMING, Phase.OUTSIDE, due=None), "OUTSIDE waits for nothing"),
         (Election(TIMING, Phase.CANDIDATE, due=None), "CANDIDATE waits for nothing"),
         (Election(TIMING, Phase.LEADING, epoch=1, due=None), "LEADING waits for nothing"),
+        (Election(TIMING, Phase.LEADING, epoch=1, asking=True, due=1.0), "LEADING asks, and is to ask again"),
         (Election(TIMING, Phase.STANDBY, due=1.0), "STANDBY asks for something"),
         (Election(TIMING, Phase.STANDBY, asking=True, due=None), "STANDBY asks for something"),
         (Election(TIMING, Phase.LOST, epoch=1, due=1.0), "LOST asks for something"),
