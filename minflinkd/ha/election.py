@@ -189,7 +189,7 @@ class Election:
     epoch: int = 0  # of this daemon's latest leadership
     confirmed_at: float = 0.0  # when the latest check that found the claim was sent
     asking: bool = False  # a request about the present claim is in flight
-    due: float | None = 0.0  # when the next request is to be sent
+    due: float | None = 0.0  # when the next request is to be sent; None while one is in flight
 
     @property
     def lease_ends(self) -> float:
@@ -202,7 +202,7 @@ class Election:
     @property
     def next_due(self) -> float | None:
         """When the machine wants a tick."""
-        times = [time for time in (None if self.asking else self.due,) if time is not None]
+        times = [] if self.due is None else [self.due]
         if self.phase in LEADS:
             times.append(self.lease_ends)
         return min(times, default=None)
@@ -255,7 +255,7 @@ def _take(this: _Step, event: Event) -> None:
 
 def _tick(this: _Step) -> None:
     state = this.state
-    if state.asking or state.due is None or this.now < state.due:
+    if state.due is None or this.now < state.due:
         return
     this.set(asking=True, due=None)
     match state.phase:
@@ -312,5 +312,7 @@ def check_invariants(state: Election) -> None:
         raise InvariantViolated("a leader has no epoch")
     if state.phase in (Phase.OUTSIDE, Phase.CANDIDATE, *LEADS) and state.due is None and not state.asking:
         raise InvariantViolated(f"{state.phase.name} waits for nothing")
+    if state.asking and state.due is not None:
+        raise InvariantViolated(f"{state.phase.name} asks, and is to ask again")
     if state.phase in (Phase.STANDBY, Phase.LOST) and (state.asking or state.due is not None):
         raise InvariantViolated(f"{state.phase.name} asks for something")

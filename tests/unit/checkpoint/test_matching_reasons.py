@@ -101,6 +101,9 @@ def test_every_reason_names_its_vertex_and_what_to_do(what: str) -> None:
     assert sorted(refused.value.reasons, key=lambda reason: reason.problem) == by_problem
     first = refused.value.reasons[0]
     assert (refused.value.hint, refused.value.code) == (first.hint, "state-not-matched")
+    codes = {reason.changes_meaning: reason.code for reason in refused.value.reasons}
+    assert codes[False] == "state-not-matched"
+    assert codes.get(True, "state-meaning-changed") == "state-meaning-changed"
     told = "; ".join(reason.problem for reason in refused.value.reasons)
     assert refused.value.message == f"the state does not fit the job: {told}"
 

@@ -117,6 +117,27 @@ def test_a_process_that_wakes_up_after_its_lease_does_not_act_on_a_late_answer()
     assert one.state.phase is Phase.LOST
 
 
+@pytest.mark.parametrize(
+    ("event", "now", "commands"),
+    [
+        (e.Tick(), 14.0, (e.StepDown("the coordination service has not answered for 4.0 s"), e.Leave(1))),
+        (e.Gone(1, "expired"), 12.0, (e.StepDown("expired"),)),
+        (e.Resigned("handover"), 12.0, (e.StepDown("handover"), e.Leave(1))),
+    ],
+)
+def test_a_leader_without_a_connection_stops_like_any_other(
+    event: e.Event, now: float, commands: tuple[e.Command, ...]
+) -> None:
+    """It acts until its lease ends, and no longer than it may or wants to (A11)."""
+    one = leading(at=10.0)
+    one.feed(e.Disconnected(), 10.5)
+    assert one.state.next_due == 11.0
+    one.tick(11.0)
+    assert (one.state.next_due, one.state.may_act(13.9)) == (14.0, True)
+    assert one.feed(event, now) == commands
+    assert (one.state.phase, one.state.may_act(now)) == (Phase.LOST, False)
+
+
 def test_an_expired_session_ends_a_leadership_at_once() -> None:
     """Another daemon may lead already (A11)."""
     one = leading()
@@ -212,6 +233,7 @@ def test_a_leadership_ends_only_once(event: e.Event) -> None:
         (Election(TIMING, Phase.OUTSIDE, due=None), "OUTSIDE waits for nothing"),
         (Election(TIMING, Phase.CANDIDATE, due=None), "CANDIDATE waits for nothing"),
         (Election(TIMING, Phase.LEADING, epoch=1, due=None), "LEADING waits for nothing"),
+        (Election(TIMING, Phase.LEADING, epoch=1, asking=True, due=1.0), "LEADING asks, and is to ask again"),
         (Election(TIMING, Phase.STANDBY, due=1.0), "STANDBY asks for something"),
         (Election(TIMING, Phase.STANDBY, asking=True, due=None), "STANDBY asks for something"),
         (Election(TIMING, Phase.LOST, epoch=1, due=1.0), "LOST asks for something"),

@@ -8,7 +8,7 @@ import pytest
 
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.machine import next_wakeup
-from minflinkd.jobmaster.scheduler.phases import Rescaling, Running
+from minflinkd.jobmaster.scheduler.phases import ComingUp, FindingRestorePoint, Rescaling, Running, WaitingForSlots
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.messages import SlotOffer, TaskState
 from minflinkd.runtime.errors import Consequence, ErrorInfo
@@ -79,6 +79,38 @@ def test_a_job_grows_through_a_checkpoint_when_all_its_slots_are_there() -> None
     assert (job.needs, job.state.history.attempts, job.state.restarts, job.state.failures) == ({}, 0, 0, ())
     assert job.state.rollouts[-1].rescale
     assert job.state.rollouts[-1].cause == "rescale: a 1 -> 4"
+
+
+@pytest.mark.parametrize(("event", "status"), [(ev.CancelRequested(), "CANCELLING"), (ev.StandDown(), "RESTARTING")])
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_job_ends_or_stands_down_whether_it_grows_or_comes_up(event: ev.Event, status: str, grows: bool) -> None:
+    """Its tasks end, and the checkpoint that it would have grown from leads to nothing (H3, R20)."""
+    job = running_on(1)
+    if grows:
+        job.wait(100)
+        job.offer(TM1, 3)
+        assert isinstance(job.state.phase, Rescaling)
+    else:
+        job.report("a", TaskState.FAILED, BOOM)
+        job.wait(1)
+        job.deploy()
+        assert isinstance(job.state.phase, ComingUp)
+    old = job.attempt("a")
+    assert of_kind(ev.Cancel, job.feed(event)) == [ev.Cancel(old, "taskmanager/tm-1")]
+    assert job.feed(ev.RescaleCheckpointDone(job.state.round)) == []
+    assert job.state.status.value == status
+
+
+@pytest.mark.parametrize("phase", [WaitingForSlots, FindingRestorePoint])
+def test_a_job_without_any_task_stands_down_at_once_and_can_still_be_cancelled(phase: type) -> None:
+    """Until the next version is there, a cancel ends the job (H3, H3a)."""
+    job = WideJob(a=1)
+    if phase is FindingRestorePoint:
+        job.offer(TM1, 1)
+    assert type(job.state.phase) is phase
+    assert of_kind(ev.StoodDown, job.feed(ev.StandDown())) == [ev.StoodDown()]
+    assert of_kind(ev.SettleSinks, job.feed(ev.CancelRequested())) != []
+    assert job.state.status is JobStatus.CANCELLING
 
 
 def test_a_job_that_could_grow_but_not_to_its_full_width_waits_for_more() -> None:

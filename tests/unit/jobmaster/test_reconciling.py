@@ -37,6 +37,7 @@ from tests.unit.jobmaster.wide_job import TM1, TM2, of_kind, task
 BEFORE = Predecessors(
     "v2", latest=7, attempts=frozenset(AttemptId(f"old-{name}") for name in "abc"), completed=frozenset({5, 7})
 )
+OVER = (TaskState.CANCELED, TaskState.FAILED)
 TIMEOUT = 5.0  # seconds in which TaskManagers are waited for: heartbeat.timeout
 
 
@@ -314,16 +315,24 @@ def test_a_task_whose_taskmanager_is_lost_again_is_not_adopted() -> None:
     assert heir.state.leaving == {}
 
 
+def is_now(state: TaskState) -> ev.TaskChanged:
+    return ev.TaskChanged(copy(running("a").status, state=state))
+
+
+@pytest.mark.parametrize("gone", [ev.AttemptGone(AttemptId("old-a")), *map(is_now, OVER)], ids=["gone", *OVER])
 @pytest.mark.parametrize(("event", "status"), [(ev.CancelRequested(), "CANCELLING"), (ev.StandDown(), "RESTARTING")])
-def test_a_job_that_ends_or_stands_down_meanwhile_waits_for_the_tasks_it_found(event: ev.Event, status: str) -> None:
+def test_a_job_that_ends_or_stands_down_meanwhile_waits_for_the_tasks_it_found(
+    event: ev.Event, status: str, gone: ev.Event
+) -> None:
+    """Whether the answer to the cancellation says that they have ended, or the TaskManager (A14c)."""
     heir = Heir(task("a", 1, "a"), task("b", 1, "b"))
     heir.offer(running("a"))
     assert dismissed(heir.feed(event)) == {"old-a"}
     assert heir.state.status.value == status
     heir.now = 200.0
     assert of_kind(ev.SettleSinks, heir.feed(ev.Tick())) == []
-    assert of_kind(ev.StoodDown, heir.feed(ev.Tick())) == []
-    commands = heir.feed(ev.AttemptGone(AttemptId("old-a")))
+    assert of_kind(ev.StoodDown, heir.feed(is_now(TaskState.CANCELING))) == []
+    commands = heir.feed(gone)
     assert of_kind(ev.SettleSinks, commands) + of_kind(ev.StoodDown, commands) != []
 
 

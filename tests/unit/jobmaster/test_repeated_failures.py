@@ -17,7 +17,7 @@ from minflinkd.jobmaster.job_history import KEPT_FAILURES, KEPT_TEXT, JobHistory
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduler.streak import LEAST
-from minflinkd.rpc.jobs import JobDetails, JobStatus
+from minflinkd.rpc.jobs import ExecutionState, JobDetails, JobStatus
 from minflinkd.rpc.messages import TaskState
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.clock import SystemClock
@@ -219,3 +219,15 @@ def history_record(directory: Path, job: WideJob) -> HistoryRecord:
         turn=StorageTurn("job"),
         look=lambda: history_of(job.state, CheckpointCounts(completed=5), wall),
     )
+
+
+@pytest.mark.parametrize("state", [ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED])
+def test_an_attempt_that_has_ended_is_shown_with_its_end(state: ExecutionState) -> None:
+    """Whichever way it ended (E1)."""
+    job = running(a=1)
+    (task,) = shown(job.state).tasks
+    assert (task.start_ms, task.end_ms) == (wall(0.0), -1)
+    execution = job.state.executions[TaskId("a")]
+    ended = replace(execution, state=state, entered=(*execution.entered, (state, 9.0)))
+    (task,) = shown(job.state.with_execution(ended)).tasks
+    assert (task.start_ms, task.end_ms) == (wall(0.0), wall(9.0))

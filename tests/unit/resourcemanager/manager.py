@@ -107,6 +107,7 @@ class Manager:
         as_report: TaskManagerReport | None = None,
         slots: int | None = None,
         nonce: str = "",
+        build: str = "",
         **held: AllocationId,
     ) -> list[ev.Command]:
         hello = RegisterTaskManager(
@@ -117,6 +118,7 @@ class Manager:
             report=as_report or self.report(tm, session, slots, **held),
             standalone=standalone,
             nonce=nonce,
+            build=build,
         )
         return self.feed(ev.TaskManagerRegistered(InstanceId(f"{tm} of {pid}{nonce} at {self.now}"), hello))
 

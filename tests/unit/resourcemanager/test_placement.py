@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as copy
 
+from minflinkd import __version__
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.placement import covered
@@ -42,18 +43,31 @@ class Seen:
     held: tuple[AllocationId, ...] = ()
     aged: bool = False
     libraries: tuple[Library, ...] = ()
+    build: str = ""
 
     def register(self, manager: Manager, tm: ResourceId) -> None:
         held = {f"s{i}": allocation for i, allocation in enumerate(self.held)}
         report = manager.report(tm, READY, self.size, **held)
         manager.now = self.at
-        manager.register(tm, as_report=copy(report, session_aged=self.aged, libraries=self.libraries))
+        manager.register(tm, as_report=copy(report, session_aged=self.aged, libraries=self.libraries), build=self.build)
 
 
 PREFERENCES = {
     "more of what is needed": (Seen(at=1), Seen(held=(B, C, C), libraries=ONE)),
     "the job is there already": (Seen(at=1, held=(B,), aged=True), Seen(held=(C, C), libraries=ONE)),
     "the job is there, and another of its kind is found first": (Seen(at=1, held=(B,)), Seen(held=(C,))),
+    "it is of this version (A15b)": (
+        Seen(at=1, aged=True, build=__version__),
+        Seen(held=(C,), build="0.0.9", libraries=ONE),
+    ),
+    "it is of this version, and another of its kind is found first": (
+        Seen(at=1, build=__version__),
+        Seen(build="0.0.9"),
+    ),
+    "it came earlier, of a version that is not known": (
+        Seen(size=3, held=(C,)),
+        Seen(at=1, held=(C, C), build=__version__),
+    ),
     "its session has not aged": (Seen(at=1), Seen(held=(C,), aged=True, libraries=ONE)),
     "it is in use": (Seen(at=1, held=(C,)), Seen(libraries=ONE)),
     "it has the job's libraries": (Seen(at=1, libraries=ONE), Seen(size=2)),

@@ -120,6 +120,15 @@ def test_whoever_is_expected_soon_finds_one_taskmanager_at_least(standby: int, e
     assert ends(manager) == end
 
 
+def test_a_standby_that_is_starting_counts_as_one() -> None:
+    """Otherwise more TaskManagers than are wanted would be kept while it starts (R6)."""
+    manager = manager_with(IDLE, standby=2)
+    manager.started = 1
+    assert manager.tick() == [ev.StartTaskManager(ResourceId("tm-2"))]
+    manager.options = replace(manager.options, standby=1)
+    assert ends(manager) == ["tm-1"]
+
+
 @pytest.mark.parametrize("for_good", [True, False])
 def test_a_jobs_own_taskmanager_ends_at_once_only_if_the_job_has_ended(for_good: bool) -> None:
     """A JobMaster that is only silent may have a successor (R13, R24)."""

@@ -270,6 +270,19 @@ def test_the_same_leader_told_again_changes_nothing() -> None:
     assert world.core.slots == before
 
 
+def test_slots_that_a_heartbeat_does_not_name_are_kept_while_they_are_too_new_for_it() -> None:
+    """The heartbeat may have been sent before its JobMaster accepted them (R9, R10)."""
+    world = CoreWorld()
+    world.active(A, 0)
+    for seconds, held in ((4.0, (A,)), (4.0, (A,)), (2.0, ())):
+        world.wait(seconds)
+        world.beat(*held)
+    assert (world.now, world.state(A)) == (10.0, S.ACTIVE)
+    world.wait(0.5)
+    world.beat()
+    assert world.state(A) is S.FREE
+
+
 def test_a_heartbeat_does_not_decide_about_slots_that_are_only_offered() -> None:
     """The answer to the offer does, however long ago they were allocated (R10, R13)."""
     world = running()
