@@ -64,7 +64,7 @@ class TakeoverTooSlow(MinflinkError):
 
 
 class ElectedDaemon(Component):
-    """Offers what `Daemon` offers to the process. `start` returns when it answers, as a standby."""
+    """Has the interface of `Daemon` for the process. `start` returns when it answers HTTP, as a standby."""
 
     def __init__(self, config: Config, environ: Mapping[str, str], kill: Callable[[], object] | None = None) -> None:
         """`kill` kills this process."""
@@ -84,7 +84,7 @@ class ElectedDaemon(Component):
         self._daemon: Daemon | None = None
         self._leadership: Leadership | None = None
         self._members: tuple[Member, ...] = ()
-        self._looked_at = self._clock.monotonic()  # when ZooKeeper last said who they are
+        self._looked_at = self._clock.monotonic()  # when ZooKeeper last answered who the members are
         self._leaderless_since: float | None = self._clock.monotonic()  # None: there is a leader
         self._trouble = ""  # why this daemon cannot take part in the election, or could not lead
         self._hands_over = False
@@ -210,7 +210,7 @@ class ElectedDaemon(Component):
     async def _run(self, leadership: Leadership) -> None:
         """Run the components of a leader until the leadership is over. Then TaskManagers and tasks keep running.
 
-        Raises what `_close` and `_stand_by` raise: this process ends then, and leaves them to the next one.
+        Raises what `_close` and `_stand_by` raise. Then this process ends, and TaskManagers wait for the next leader.
         """
         pause = 0.0
         try:
@@ -236,7 +236,7 @@ class ElectedDaemon(Component):
         self._changed()
 
     async def _begin(self, leadership: Leadership) -> None:
-        """Start what a leader runs. Return early if the leadership is over before. Raises MinflinkError, OSError."""
+        """Start the components of a leader, or return early if the leadership ends. Raises MinflinkError, OSError."""
         assert self._door is not None
         epoch, cluster_id = leadership.epoch, await self._cluster.cluster_id()
         records = leadership.records = self._cluster.records(cluster_id, epoch)
@@ -340,7 +340,7 @@ class ElectedDaemon(Component):
             except MinflinkError as error:
                 if isinstance(error, ServiceRefused):
                     self._elector.trouble = told(error)
-                # Unknown is not gone: the claim of whoever leads outlasts one answer that is missing.
+                # No answer does not mean no leader: the leader's claim lasts longer than one lost answer.
                 known = self._clock.monotonic() < self._looked_at + self.config.ha.zookeeper.session_timeout
                 members = self._members if self.leads or known else ()
             if members != self._members:
@@ -360,11 +360,11 @@ class ElectedDaemon(Component):
         return 0.0 if self._leaderless_since is None else self._clock.monotonic() - self._leaderless_since
 
     def _leader(self) -> str:
-        """Return the URL of the leader, as far as it is known."""
+        """Return the URL of the leader; empty if none is known."""
         return "" if (member := self._leading_member()) is None else member.url
 
     def _leaders_rpc(self) -> str:
-        """Return where TaskManagers find the leader, as far as it is known."""
+        """Return the address of the leader for TaskManagers; empty if none is known."""
         return "" if (member := self._leading_member()) is None else member.rpc
 
     def _leading_member(self) -> Member | None:
@@ -399,7 +399,7 @@ def _rpc_place(config: Config) -> listening.Place:
 
 
 def _rpc_address(config: Config, port: int) -> str:
-    """Return the address under which TaskManagers reach this daemon, on whatever host they are."""
+    """Return the address at which TaskManagers reach this daemon, from any host."""
     return socket_address(config.jobmanager.rpc_address or config.jobmanager.bind_host, port)
 
 

@@ -37,7 +37,7 @@ class SavepointNotWritten(MinflinkError):
 
 
 def new_name(job_id: JobId) -> str:
-    """Return a name for the directory of a savepoint. It is for one try to write one."""
+    """Return a new name for the directory of a savepoint. Use it for one attempt to write the savepoint."""
     return f"savepoint-{job_id[:6]}-{secrets.token_hex(6)}"
 
 
@@ -51,7 +51,7 @@ async def write_savepoint(
 ) -> Location:
     """Copy what `checkpoint` refers to below `root` into a new directory below `directory`, and return that directory.
 
-    `name` is that of the new directory, see `new_name`. Without one, it gets one.
+    `name` is the name of the new directory. If it is empty, `new_name` makes one.
 
     The caller must make sure that the checkpoint is published and stays until this returns. Memory: one request of 64
     MiB, or the largest state file. Raises StorageError.

@@ -6,8 +6,8 @@ later leader removes those.
 
 With several daemons, a checkpoint also needs a *pointer*: a record in the coordination service, which accepts writes
 only from the leader (A11a). The pointer is written after the metadata and deleted before it. Metadata without a pointer
-does not count: its writer was a leader that had been replaced, or that died before it wrote the pointer, or between
-the two deletions. The next leader deletes it.
+does not count: its writer was a leader that had been replaced, or that died before it wrote the pointer. Or a leader
+died between the two deletions. The next leader deletes such metadata.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class CheckpointStore:
 
     `turn`: shared with the coordinators before and after it. `leads`: whether it is certain that no other daemon leads
     now; another leader may need files that nothing here refers to. `pointers`: their directory, if there may be other
-    daemons. `submitted_ms`: when the job was submitted; an earlier checkpoint is one of an earlier job with its id.
+    daemons. `submitted_ms`: when the job was submitted; an earlier checkpoint belongs to an earlier job with its id.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class CheckpointStore:
     async def recover(self) -> Recovered:
         """Read the store, once the work of earlier coordinators has ended.
 
-        Unreadable metadata is reported and set aside. Metadata that does not count, because no pointer will ever come,
-        is deleted: whoever reads the directory without the pointers must not take it for a checkpoint.
+        Unreadable metadata is reported and set aside. Metadata that will never get a pointer is deleted: a reader that
+        does not know the pointers must not take it for a checkpoint.
 
         Raises StorageError if the storage does not answer, MetadataTooNew, WrongJob. Then it is not known which
         checkpoint is the latest, and continuing from an older one would lose data.
@@ -258,7 +258,7 @@ class CheckpointStore:
             await asyncio.sleep(POINTER_PAUSE)
 
     async def _delete_left(self, ids: Iterable[int]) -> None:
-        """Delete what earlier leaders of this job have left: metadata that has no pointer and will not get one."""
+        """Delete the metadata of earlier leaders of this job that has no pointer and will not get one."""
         for checkpoint_id in ids:
             left = await self._left(checkpoint_id) and self.leads()
             log.info("metadata that is no checkpoint", path=self.path_of(checkpoint_id), deleted=left)
@@ -266,9 +266,10 @@ class CheckpointStore:
                 await self.discard(checkpoint_id)
 
     async def _left(self, checkpoint_id: int) -> bool:
-        """Whether an earlier leader of this job wrote the metadata, so that the fence keeps the pointer from coming.
+        """Whether an earlier leader of this job wrote the metadata. Then the fence keeps it from writing the pointer.
 
-        Checkpoints from before the submission, of another job, or that cannot be read may be somebody's.
+        Return False for a checkpoint from before the submission, of another job, or that cannot be read: somebody may
+        need it.
         """
         try:
             checkpoint = await self._read(checkpoint_id)
@@ -304,7 +305,7 @@ class CheckpointStore:
 async def latest_stored(directory: Location, pointers: Location | None) -> int:
     """Return the id of a job's latest complete checkpoint, by the name of its metadata; 0 if there is none.
 
-    `pointers` is where the job's checkpoints have them, or None if they need none.
+    `pointers`: the directory of the job's pointers. None: checkpoints need no pointer.
     """
     pointed = None if pointers is None else await _pointed(pointers)
     numbers = [layout.parse_metadata_file(directory.relative(entry.path)) async for entry in directory.list()]
@@ -323,8 +324,8 @@ async def _pointed(pointers: Location) -> set[int]:
     async for entry in pointers.list():
         if _POINTER.fullmatch(name := pointers.relative(entry.path)):
             found.add(int(name))
-        else:  # not ours, and no reason to keep a job from its checkpoints (A12)
-            log.error("a record among a job's checkpoints that names none is ignored", path=entry.path)
+        else:  # not ours; the job can use its checkpoints all the same (A12)
+            log.error("a record among a job's pointers that names no checkpoint is ignored", path=entry.path)
     return found
 
 

@@ -1,8 +1,8 @@
 """Whether a drained TaskManager that the daemon does not list has ended (A15b). Pure.
 
-The daemon lists those that are registered. One that runs is missing there for a moment if the daemon is restarted or
-another one leads. So its absence means its end only under the leader that has listed it, or if it does not register
-with a later leader in the time that this takes.
+The daemon lists the TaskManagers that are registered. After a restart of the daemon, or under a new leader, a
+TaskManager that runs is missing from the list for a moment. So a missing TaskManager has ended only in two cases: the
+same leader listed it before, or it does not register with a later leader within the time that registration takes.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-RECONNECTING = 10.0  # seconds; more than the pauses between two tries to connect and to register
+RECONNECTING = 10.0  # seconds; more than the pauses between two attempts to connect and to register
 
 
 @dataclass(frozen=True)
 class Look:
     """What the daemon has shown of the TaskManager."""
 
-    epoch: int  # of the leader that has answered
+    epoch: int  # of the leader that answered
     drained: bool | None  # None: it is not registered
-    lives: bool = False  # it is not registered, but its process is known to be there
+    lives: bool = False  # it is not registered, but its process is known to run
 
 
 @dataclass(frozen=True)
 class Watch:
-    epoch: int  # of the leader that has listed it last
-    asked: int  # epoch of the leader that has taken the request to drain it; 0: none has
-    missing: tuple[int, float] | None = None  # it is not registered with the leader of this epoch, since this time
+    epoch: int  # of the leader that listed it last
+    asked: int  # epoch of the leader that accepted the request to drain it; 0: none has
+    missing: tuple[int, float] | None = None  # since when it is not registered with the leader of this epoch
 
 
 class Verdict(Enum):
     THERE = auto()
     UNKNOWN = auto()  # it is not registered, and may come back
-    DRAIN = auto()  # the leader has not been asked to drain it, and it does not know that it is drained
-    UNDONE = auto()  # the leader was asked, and somebody has undone it
+    DRAIN = auto()  # it is not draining, and this leader has not been asked to drain it
+    UNDONE = auto()  # this leader was asked, and somebody has undone the drain
     ENDED = auto()
 
 

@@ -142,7 +142,7 @@ class Client:
         return msgspec.json.decode(await self._send("POST", "/cluster/handover"), type=HandoverInfo).pid
 
     async def is_at(self, url: str, pid: int) -> bool:
-        """Whether the daemon with this pid answers at `url` itself now. Does not try again."""
+        """Whether the daemon that answers at `url` now has this pid. Does not try again."""
         async with Client(url, timeout=self._timeout, attempts=1, patience=0.0) as daemon:
             try:
                 found = (await daemon.get("/health/live", Health)).pid
@@ -224,14 +224,14 @@ class Client:
             await asyncio.sleep(POLL)
 
     async def _told(self, path: str, kind: type[T]) -> T:
-        """Return the status of an operation. A daemon that is away is waited for: the next one knows the operation."""
+        """Return the status of an operation. If no daemon answers, wait for the next one: it knows the operation."""
         until = self._until()
         while True:
             try:
                 return await self.get(path, kind)
             except DaemonUnreachable as error:
                 if time.monotonic() >= until:
-                    hint = f"when a daemon answers, GET {path} says what became of the request"
+                    hint = f"GET {path} returns the outcome of the request as soon as a daemon answers"
                     raise DaemonUnreachable(error.message, hint=hint) from error
             await asyncio.sleep(POLL)
 

@@ -81,7 +81,7 @@ def drain(connection: Connection, taskmanager: str, wait: bool, wait_timeout: fl
 
 
 async def asked(client: Client, name: str) -> Watch | None:
-    """Ask for the TaskManager to be drained. Return what to watch it with, or None if no such one is registered."""
+    """Begin to drain the TaskManager. Return the watch for its end, or None if it is not registered."""
     from minflinkd.cli.endpoint import Refused  # imports aiohttp
 
     epoch = await leading(client)
@@ -95,7 +95,7 @@ async def asked(client: Client, name: str) -> Watch | None:
 
 
 async def leading(client: Client) -> int:
-    """Return the epoch of the daemon that leads; 0 from an earlier version, which does not say."""
+    """Return the epoch of the daemon that leads; 0 if its version is too old to say."""
     return epoch_of(await client.overview())
 
 
@@ -119,7 +119,7 @@ async def until_ended(
         info = next((info for info in (await client.task_managers()).taskmanagers if info.id == name), None)
         overview = await client.overview()
         before, epoch = epoch, epoch_of(overview)
-        verdict = Verdict.UNKNOWN  # of two leaders nobody knows which one has listed it, or not
+        verdict = Verdict.UNKNOWN  # if the leader has just changed, it is not known whose list this is
         if epoch == before:
             starting = any(each.id == name for each in overview.minflinkd.starting)
             lives = starting or (pid != 0 and lives_here(client.url, pid, name))
@@ -144,7 +144,7 @@ async def until_ended(
 
 
 async def _registration_time(client: Client) -> float:
-    """Return for how many seconds a TaskManager that runs may be unknown to a new leader."""
+    """Return how many seconds a TaskManager that runs may take to register with a new leader."""
     from minflinkd.config.cluster_options import Heartbeat
     from minflinkd.rest.schemas import ConfigEntry
 

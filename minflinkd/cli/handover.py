@@ -54,9 +54,9 @@ def handover(connection: Connection, wait: bool) -> None:
                     "running."
                 )
             return ExitCode.OK
-        place = client.url  # others in --url, or the next daemon at the same address, may answer as well
+        place = client.url  # another daemon of --url, or the next daemon at this address, may answer instead
         leader_url = before.leader.url if before is not None and before.leader is not None else place
-        # It stops answering before it gives up the state directory. Who answered may have passed the request on.
+        # It stops answering before it gives up the state directory. A standby may have forwarded the request to it.
         while wait and (
             await client.is_at(place, pid)
             or (leader_url != place and await client.is_at(leader_url, pid))

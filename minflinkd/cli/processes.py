@@ -8,9 +8,9 @@ _HERE = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def lives_here(url: str, pid: int, name: str = "") -> bool:
-    """Whether the daemon at `url` is on this host, and the process is there. Its command line contains `name`.
+    """Whether the daemon at `url` is on this host, and the process is alive and has `name` in its command line.
 
-    Another process may have the same number, also because the TaskManager was started on another daemon's host.
+    `name` tells it from another process with the same pid, for example if the TaskManager runs on another host.
     """
     import psutil  # slow to import
 

@@ -86,9 +86,9 @@ def upgrade(connection: Connection, dry_run: bool, wait_timeout: float | None) -
 
 
 async def _all(client: Client) -> tuple[tuple[TaskManager, ...], int]:
-    """Return the TaskManagers, and the epoch of the leader with which they are registered.
+    """Return the TaskManagers, and the epoch of the leader that lists them.
 
-    Just after a restart of the daemon, wait for those that have yet to register with it.
+    Just after a restart of the daemon, wait for those that have not yet registered.
     """
     for _ in range(round(SETTLING / PAUSE)):
         overview = await client.overview()

@@ -139,15 +139,15 @@ class JobManager:
     rpc_address: str = option(
         "jobmanager.rpc.address",
         "",
-        "Host name or address at which TaskManagers that the daemon did not start reach it. A daemon that stands by "
-        "sends TaskManagers to the leader by the leader's. Empty: jobmanager.bind-host.",
+        "Host name or address at which TaskManagers that the daemon did not start reach it. While this daemon leads, "
+        "standbys send TaskManagers to this address. Empty: jobmanager.bind-host.",
     )
     rpc_addresses: str = option(
         "jobmanager.rpc.addresses",
         "",
-        "host:port of all daemons of the cluster, separated by commas. TaskManagers try them all until they find the "
-        "one that leads. A daemon that stands by tells them where that is, also if it is not listed. Empty: there is "
-        "one daemon, at jobmanager.rpc.address.",
+        "host:port of all daemons of the cluster, separated by commas. TaskManagers try all of them until they find "
+        "the leader. A standby tells them where the leader is, even if the leader is not listed. Empty: there is one "
+        "daemon, at jobmanager.rpc.address.",
     )
     rpc_port: PortRange = option(
         "jobmanager.rpc.port",

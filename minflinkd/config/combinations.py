@@ -173,9 +173,9 @@ def _high_availability(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def _listed(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield a daemon that TaskManagers on other hosts do not find when it leads.
+    """Yield a fault if TaskManagers on other hosts would not find this daemon when it leads.
 
-    One that is reached only from its own host is left alone: it may be the configuration of a TaskManager's host.
+    A loopback address is no fault: this may be the configuration of a TaskManager's host.
     """
     manager, port = config.jobmanager, config.jobmanager.rpc_port.fixed
     host = manager.rpc_address or manager.bind_host
@@ -189,10 +189,10 @@ def _listed(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         own = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         yield (
             ("jobmanager.rpc.addresses", "jobmanager.rpc.address", "jobmanager.rpc.port"),
-            f"TaskManagers look for the leader at {manager.rpc_addresses}, and this daemon is at {own} "
+            f"TaskManagers look for the leader at {manager.rpc_addresses}, but this daemon is at {own} "
             f"({'jobmanager.rpc.address' if manager.rpc_address else 'jobmanager.bind-host'} and jobmanager.rpc.port): "
-            f"they would not find it when it leads. Add {own}, or set jobmanager.rpc.address and jobmanager.rpc.port "
-            "to the entry that is meant for this host, spelled as it is there",
+            f"they would not find it when it leads. Add {own} to the list. Or set jobmanager.rpc.address and "
+            "jobmanager.rpc.port to this host's entry in the list, spelled in the same way",
         )
 
 

@@ -107,7 +107,7 @@ class HotRestarts(Component):
         self._clock = clock
         self._record = VersionRecord(job_id, versions, store=store, clock=clock, publish=self._publish, fall=self._fall)
         self._checking = False
-        self._reserving: MakingWay | None = None  # of the JobMaster that waits for the next version's slots
+        self._reserving: MakingWay | None = None  # of the JobMaster while it waits for the next version's slots
         self._leftovers: PredecessorLeftovers | None = None
         self._interrupted = v.INTERRUPTED if versions.restart is not None else None  # why nobody carries it on
         self._crashes = 0  # of JobMasters, since the current version was brought up
@@ -208,7 +208,7 @@ class HotRestarts(Component):
         self._carry_out(decision)
         if decision.before.restart is not None and self._reserving is not None:
             with contextlib.suppress(Crashed):
-                self._reserving.release()  # the slots that the restart before it waits for: this one asks for its own
+                self._reserving.release()  # the replaced restart waits for its slots; this one asks for its own
         return number
 
     # --- 4 making way ------------------------------------------------------------------------------------------------
@@ -258,8 +258,8 @@ class HotRestarts(Component):
     async def _reserve(self, master: JobMaster, restart: v.Restart) -> v.Restart | None:
         """Wait for the slots of the next version. Return the restart whose slots are there.
 
-        It is another one if a request has taken its place meanwhile, with its own slots and its own patience. None if
-        none is under way any more. Raises NotStoodDown, Crashed.
+        This is another restart if a request has replaced the given one meanwhile; that restart has its own slots and
+        its own patience. Return None if no restart is under way any more. Raises NotStoodDown, Crashed.
         """
         self._reserving = master.making_way
         try:

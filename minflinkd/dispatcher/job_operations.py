@@ -1,7 +1,7 @@
-"""Operations that were asked of a job and take a while, by their trigger ids, also under later daemons (A14c).
+"""Requests to a job that take a while, by their trigger ids. Later daemons know them as well (A14c).
 
-A request is stored before it is answered, and an outcome before it is told. So whoever asks under the next daemon hears
-what was told before. What that daemon finds without an outcome, it settles first: it says what became of it.
+A request is stored before it is answered, and an outcome before it is reported. So the next daemon gives a client the
+same answer. If it finds a request without an outcome, it first *settles* it: it finds out what became of it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _TRIGGER_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class JobOperations:
-    """`tasks` owns the operations under way. They end with it, and the next daemon settles them."""
+    """`tasks` owns the operations under way. They end when it ends, and the next daemon settles them."""
 
     def __init__(self, *, store: JobStore, tasks: TaskOwner, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._here = Operations(tasks)  # those of this daemon, and those that it settles
+        self._here = Operations(tasks)  # those that this daemon began, and those that it settles
         self._turn = asyncio.Lock()
 
     async def recover(self, settle: Callable[[StoredTrigger], Work]) -> None:
-        """Begin to settle what earlier daemons had under way. It counts as under way until then. Raises StorageError.
+        """Begin to settle what earlier daemons had under way. It is IN_PROGRESS until then. Raises StorageError.
 
-        `settle` returns what finds out the location of the result, or raises what became of it instead.
+        `settle` returns a function that returns the location of the result, or raises the reason why there is none.
         """
         for trigger in await self._store.triggers():
             if await self._store.outcome(trigger.job_id, trigger.trigger_id) is not None:
@@ -54,10 +54,10 @@ class JobOperations:
             self._here.begin((trigger.job_id, trigger.trigger_id), work)
 
     async def begin(self, job_id: JobId, trigger_id: str, prepare: Callable[[], tuple[StoredTrigger, Work]]) -> None:
-        """Begin an operation, which is durable on return. A known trigger begins nothing, also one that is over.
+        """Begin an operation. It is durable on return. A known trigger begins nothing, even if its operation has ended.
 
-        `prepare` returns what to store, and what returns the location of the result. Raises what it raises, and
-        StorageError: then nothing was begun.
+        `prepare` returns the record to store, and a function that does the work and returns the location of the result.
+        Raises what `prepare` raises, and StorageError. Then nothing was begun.
         """
         async with self._turn:
             if await self._find(job_id, trigger_id) is None:

@@ -5,8 +5,8 @@
     cancelled/<job id>.json  a client was told that the job is cancelled; from now on it is only brought to its end
     results/<job id>.json    how a job ended; `dirty` until everything of it is cleaned up
     triggers/<job id>/<id>.json    a savepoint, a stop or a checkpoint that a client was told is under way
-    operations/<job id>/<id>.json  what became of it; the last 32 of each job
-    checkpoints/<job id>/<n> that checkpoint n is complete; only if there may be other daemons (`CheckpointStore`)
+    operations/<job id>/<id>.json  its outcome; the last 32 of each job
+    checkpoints/<job id>/<n> the pointer to completed checkpoint n; only with several daemons (`CheckpointStore`)
 
 A job's record is never overwritten: a request that the network delayed would undo what came after it.
 
@@ -82,7 +82,7 @@ class Asked(StrEnum):
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
     STOP = "stop"  # with a savepoint
-    DRAIN = "drain"  # the same, at the end of the job
+    DRAIN = "drain"  # the same, after the job has run to its end
 
 
 class StoredTrigger(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ class StoredTrigger(msgspec.Struct, frozen=True, kw_only=True):
     trigger_id: str
     what: Asked
     requested_ms: int
-    savepoint: str = ""  # URI at which the savepoint will be, if one was asked for
+    savepoint: str = ""  # its future URI, if one was requested
 
 
 class StoredOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,15 +166,15 @@ class JobStore:
         await self._results.child(f"{job_id}.json").delete()
 
     async def put_trigger(self, trigger: StoredTrigger) -> None:
-        """Store that an operation is under way. It is durable on return. Raises StorageError."""
+        """Store that an operation is under way. The record is durable on return. Raises StorageError."""
         await self._triggers.child(trigger.job_id, f"{trigger.trigger_id}.json").write_bytes(_encode(trigger))
 
     async def drop_trigger(self, trigger: StoredTrigger) -> None:
-        """Forget that an operation is under way: it has an outcome. Idempotent. Raises StorageError."""
+        """Delete the record of an operation under way: its outcome is stored. Idempotent. Raises StorageError."""
         await self._triggers.child(trigger.job_id, f"{trigger.trigger_id}.json").delete()
 
     async def triggers(self) -> list[StoredTrigger]:
-        """Return the operations that were under way, and may have an outcome. Raises StorageError."""
+        """Return the operations that were under way. Some may have an outcome. Raises StorageError."""
         places: list[tuple[JobId, Location]] = []
         for path in await self._relative(self._triggers):
             with contextlib.suppress(InvalidId):
@@ -183,11 +183,11 @@ class JobStore:
         return [trigger for trigger in found if isinstance(trigger, StoredTrigger)]
 
     async def put_outcome(self, outcome: StoredOutcome) -> None:
-        """Store what became of an operation. It is durable on return. Raises StorageError."""
+        """Store the outcome of an operation. It is durable on return. Raises StorageError."""
         await self._operations.child(outcome.job_id, f"{outcome.trigger_id}.json").write_bytes(_encode(outcome))
 
     async def outcome(self, job_id: JobId, trigger_id: str) -> StoredOutcome | None:
-        """Return what became of an operation; None if that is not known. Raises StorageError."""
+        """Return the outcome of an operation; None if it is not known. Raises StorageError."""
         found = await _read(job_id, self._operations.child(job_id, f"{trigger_id}.json"), StoredOutcome)
         return found if isinstance(found, StoredOutcome) else None
 

@@ -18,7 +18,7 @@ Key = tuple[str, str]  # subject (a job's id, or a kind of operation), trigger i
 
 
 class Operations:
-    """The known operations. They end with the daemon; `JobOperations` are known to the next one as well."""
+    """The known operations. They end with the daemon. `JobOperations` makes them known to the next daemon."""
 
     def __init__(self, tasks: TaskOwner) -> None:
         self._tasks = tasks

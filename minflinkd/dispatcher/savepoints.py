@@ -26,8 +26,8 @@ from minflinkd.storage.location import Location
 from minflinkd.storage.proving import refuse_read_only
 from minflinkd.storage.registry import Storages
 
-PATIENCE = 60.0  # seconds with a storage that does not say whether a savepoint is complete
-FIRST_PAUSE = 0.5  # between two tries to ask it; doubled with each failure
+PATIENCE = 60.0  # seconds to ask a storage that does not answer whether a savepoint is complete
+FIRST_PAUSE = 0.5  # seconds between two attempts to ask it; doubled with each failure
 
 _DISPOSAL = "savepoint-disposal"
 
@@ -40,7 +40,7 @@ class JobNotRunning(MinflinkError):
 
 
 class OperationLost(MinflinkError):
-    """The daemon was lost with a request that it had accepted, and the next one does not carry it out."""
+    """The daemon was lost before it had finished a request that it had accepted. The next one does not carry it out."""
 
     code = "operation-lost"
     consequence = Consequence.RETRYABLE
@@ -71,10 +71,10 @@ class SavepointRequests:
         self._disposals = Operations(tasks)
 
     async def recover(self, ended: Callable[[JobId], JobStatus | None]) -> None:
-        """Settle what daemons before this one had accepted. `ended`: how the job has ended by now. Raises StorageError.
+        """Settle requests that earlier daemons accepted. `ended`: how the job ended, if it has. Raises StorageError.
 
-        A savepoint that is complete counts. One that is not is not taken again, as the reason for it may be gone by
-        now; and a job that goes on is not stopped again. Whoever asked hears so.
+        A complete savepoint counts. An incomplete one is not taken again, because nobody may want it any more. A job
+        that goes on is not stopped again. A client that asks for the outcome is told so.
         """
 
         def settle(trigger: StoredTrigger) -> Work:
@@ -129,7 +129,7 @@ class SavepointRequests:
         return master
 
     def _prepared(self, request: j.TriggerSavepoint) -> tuple[StoredTrigger, Work]:
-        """Return the request's record, and what takes the savepoint, and stops the job if that was asked for.
+        """Return the request's record, and a function that takes the savepoint and, if requested, stops the job.
 
         A job counts as stopped only when no crash can restart it, because another job may start from the savepoint.
         Raises NotFound, Conflict, JobNotRunning, StorageError.
@@ -152,7 +152,9 @@ class SavepointRequests:
             await self._storages.require_writable(directory)  # may take a while
             path = await take(directory, name)
             if what is not Asked.SAVEPOINT and not await run.has_ended(master):
-                raise StopFailed(f"the savepoint {path} was made, but the job's JobMaster crashed before the job's end")
+                raise StopFailed(
+                    f"the savepoint {path} is complete, but the JobMaster crashed before the job had ended"
+                )
             return path
 
         return self._trigger_of(request, what, directory.child(name).uri), work
@@ -161,15 +163,17 @@ class SavepointRequests:
         return await self._operations.status(request.job_id, request.trigger_id)
 
     async def _settle(self, trigger: StoredTrigger, ended: JobStatus | None) -> str:
-        """Return the location of what a lost daemon has made. Raises OperationLost, StopFailed."""
+        """Return the location of the savepoint that a lost daemon made. Raises OperationLost, StopFailed."""
         state = f"the job is {ended.value}" if ended is not None else "the job goes on; ask again"
         if trigger.what is Asked.CHECKPOINT:
-            raise OperationLost("the daemon was lost before it told of the checkpoint's end", hint=state)
+            raise OperationLost("the daemon was lost before the outcome of the checkpoint was stored", hint=state)
         made = await self._made(trigger)
         if not made:
             raise OperationLost("the daemon was lost before the savepoint was complete", hint=state)
         if trigger.what is not Asked.SAVEPOINT and ended is not JobStatus.FINISHED:
-            raise StopFailed(f"the savepoint {made} was made, but the daemon was lost before the job's end", hint=state)
+            raise StopFailed(
+                f"the savepoint {made} is complete, but the daemon was lost before the job had ended", hint=state
+            )
         return made
 
     async def _made(self, trigger: StoredTrigger) -> str:
@@ -186,8 +190,8 @@ class SavepointRequests:
                 again = error.info().consequence is Consequence.RETRYABLE
                 if not again or self._clock.monotonic() + pause >= deadline:
                     raise OperationLost(
-                        f"the daemon was lost with a savepoint, and it is not known whether it is complete: {error}",
-                        hint=f"look at it: minflinkd savepoint inspect {trigger.savepoint}",
+                        f"the daemon was lost, and it is not known whether the savepoint is complete: {error}",
+                        hint=f"check it with: minflinkd savepoint inspect {trigger.savepoint}",
                     ) from error
             await self._clock.sleep(pause)
             pause *= 2

@@ -275,8 +275,8 @@ def _react(this: Step, restart: Restart, event: Event) -> None:
 def refuse_beside_another(state: Versions, *, replaces: bool, moves: bool = False) -> None:
     """H9: Raises Conflict if a restart is under way, unless the request replaces it.
 
-    One on trial may be replaced, and a move (A15b), which may wait for slots for minutes: a user's request goes first,
-    and the job moves with it or after it. A request that only `moves` the job replaces nothing.
+    A version on trial may be replaced. So may a move (A15b), because it may wait for slots for minutes. A user's
+    request goes first, and the job moves with it or afterwards. A request that only `moves` the job replaces nothing.
     """
     under_way = state.restart
     if under_way is None or replaces:

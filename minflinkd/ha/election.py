@@ -51,7 +51,7 @@ class Timing:
     """Durations in seconds. `lease` is shorter than the service's session timeout."""
 
     lease: float
-    renewal: float  # between two questions of a leader, and before anything that failed is tried again
+    renewal: float  # between two checks of the claim while leading, and before anything that failed is tried again
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class Elector(Component):
         self._driver.feed(e.Resigned(reason))
 
     def stepped_down(self) -> None:
-        """Everything that ran for the leadership is closed: this daemon takes part in the election again."""
+        """Note that everything of the leadership is closed, so this daemon takes part in the election again."""
         self._driver.feed(e.SteppedDown())
 
     async def describe(self, member: Member) -> None:
@@ -148,9 +148,9 @@ class Elector(Component):
             self.tasks.job(f"first {claim}", self._first(claim), on_error=self.crash)
 
     async def _leave(self, claim: int) -> None:
-        """Give the claim back. Try until that is done, or until this daemon joins again, which does it as well.
+        """Withdraw the claim. Try until that is done, or until this daemon joins again, which withdraws it as well.
 
-        A connection that comes back in time keeps the session, and with it the claim, which would let nobody else lead.
+        If the connection comes back in time, the session stays, and with it the claim: nobody else could lead.
         """
         pause, told_so = self.state.timing.renewal / 4, False
         while True:

@@ -40,7 +40,7 @@ class ClaimGone(MinflinkError):
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """A daemon in the election, as the others see it.
 
-    The version before and the version after read this, too: a new field needs a default.
+    Daemons of adjacent versions read this as well: give each new field a default.
     """
 
     name: str  # host and process, for people
@@ -83,7 +83,7 @@ class Ballot(Protocol):
         ...
 
     async def withdraw(self) -> None:
-        """Delete the present claim. One that is made later stays, however late this is carried out.
+        """Delete the present claim. A claim that is made later stays, however late this is carried out.
 
         If it fails, call it again: the claim may still be there.
         """

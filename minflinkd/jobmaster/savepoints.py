@@ -32,7 +32,7 @@ class StopFailed(MinflinkError):
 
 
 def names_of_tries(name: str) -> tuple[str, ...]:
-    """Return under which names a drained job's savepoint is tried: a write that is given up may still arrive."""
+    """Return a name for each attempt to write a drained job's savepoint. A write that was given up may still arrive."""
     return (name, *(f"{name}-{trial}" for trial in range(2, TRIES + 1)))
 
 
@@ -79,7 +79,7 @@ class Savepoints:
     async def take(self, directory: Location, name: str = "") -> str:
         """Take a savepoint and return its URI. Raises CheckpointRefused, CheckpointFailed, SavepointNotWritten.
 
-        `name` is that of its directory below `directory`. Without one, it gets one.
+        `name` is the name of its directory below `directory`. If it is empty, a new one is made.
         """
         return await self._take(directory, name)
 

@@ -58,7 +58,7 @@ class _Process:
     created: float
     token: str
     pidfd: int
-    child: subprocess.Popen[bytes] | None  # None: adopted, perhaps from an earlier leadership of this very process
+    child: subprocess.Popen[bytes] | None  # None: adopted, perhaps from an earlier leadership of this process
     ended: bool = False
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -187,7 +187,7 @@ class ProcessLauncher:
             os.close(process.pidfd)
             if process.child is not None:
                 # Otherwise Popen warns of, and may reap, what is no longer ours. The next launcher in this process
-                # finds it by its identity, and reaps it (`_reaped`).
+                # finds the process by its identity, and reaps it (`_reaped`).
                 process.child.returncode = 0
         self._processes.clear()
         await self._tasks.aclose()
@@ -316,8 +316,8 @@ class ProcessLauncher:
 def _find(resource_id: ResourceId, identity: Identity) -> _Process | None:
     """Return the living process of this identity.
 
-    The pidfd is opened before the last check, so it is certainly its own. One that ended while this daemon stood by may
-    be our child: it is reaped.
+    The pidfd is opened before the last check, so it is certainly its own. A process that ended while this daemon was a
+    standby may be our child. Then it is reaped.
     """
     pid = identity.pid
     if pid is None:
@@ -343,9 +343,9 @@ def _find(resource_id: ResourceId, identity: Identity) -> _Process | None:
 
 
 def _reaped(pidfd: int) -> int | None:
-    """Reap a process that has ended if it is our child, started under an earlier leadership. Return its exit code.
+    """Reap a process that has ended, if an earlier leadership of this process started it. Return its exit code.
 
-    None: somebody else is its parent.
+    Return None if it is not our child.
     """
     try:
         found = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)

@@ -105,7 +105,7 @@ class StandbyServer(Component):
         return response
 
     def _own_answer(self, request: web.Request) -> web.Response | None:
-        """Return what this daemon says of itself, or None if the leader is asked for."""
+        """Return this daemon's own answer, or None if the request is for the leader."""
         standby = Health(live=True, ready=True, role="standby", pid=os.getpid())
         match request.path.removeprefix("/v1"):
             case "/health/live":

@@ -1,8 +1,8 @@
-"""The RPC port of a daemon that is one of several: it answers whether or not this daemon leads (A13).
+"""The RPC port of a daemon that is one of several. It answers whether or not this daemon leads (A13).
 
-While it leads, its `RpcServer` takes the connections. At all other times a TaskManager of this cluster is refused, and
-told where the leader is. The port is bound once and never given up in between, so nobody else can take it, and no
-connection waits unanswered for a daemon that begins or ends to lead.
+While the daemon leads, its `RpcServer` takes the connections. At all other times it refuses TaskManagers of this
+cluster, and tells them where the leader is. The port is bound once and then kept, so nobody else can take it. And no
+connection has to wait while a daemon begins or stops leading.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Taker = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, An
 
 
 class RpcDoor(Component):
-    """Ready when it listens. `leader` returns the leader's `host:port` for TaskManagers; empty: none is known.
+    """Ready when it listens. `leader` returns the leader's `host:port` for TaskManagers, or nothing if none is known.
 
     `start` raises PortTaken, UnusableAddress.
     """
@@ -48,12 +48,12 @@ class RpcDoor(Component):
         return self._place.host, self._port
 
     def hand_to(self, taker: Taker) -> None:
-        """Let this one take all connections from now on."""
+        """Give all connections to `taker` from now on."""
         self._taker = taker
 
     def take_back(self, taker: Taker) -> None:
-        """Refuse connections from now on, unless another one takes them. Idempotent."""
-        if self._taker == taker:  # bound methods are made anew each time
+        """Refuse connections from now on, unless another taker has replaced this one. Idempotent."""
+        if self._taker == taker:  # not `is`: a bound method is a new object each time
             self._taker = None
 
     async def _start(self) -> None:

@@ -3,15 +3,16 @@
     daemon       Challenge   a nonce, and the protocol versions that it speaks
     TaskManager  Hello       its address, a nonce, the protocol versions that it speaks, and a proof
     daemon       Welcome     a proof
-                 Refusal     instead, from a daemon that stands by: where the leader is, and a proof (A13)
+                 Refusal     instead, from a standby: where the leader is, and a proof (A13)
 
 Both prove that they know the cluster's secret: HMAC-SHA256 over both nonces, the address and both ranges of versions.
-So nobody between them can make them speak an older version than they could. The proof of a Refusal covers the leader's
-address, too, so nobody else can send a TaskManager anywhere. The secret itself is never sent.
+So nobody between them can make them speak an older version than necessary. The proof of a Refusal also covers the
+leader's address, so nobody else can send a TaskManager anywhere. The secret itself is never sent.
 
-These frames come before any version is agreed on. So they keep their form in all versions: a field may be added if it
-has a default; none is removed or renamed, and the proof stays over the same fields. A TaskManager that does not know
-Refusal cannot read it as a Welcome, takes it for a fault, and tries again. A Refusal needs no version in common.
+Both sides send these frames before they agree on a version. So the frames keep their form in all versions: a field may
+be added if it has a default, no field is removed or renamed, and the proof always covers the same fields. A Refusal
+needs no version in common. A TaskManager of a version without Refusal cannot read it as a Welcome: it takes it for a
+fault, and tries again.
 """
 
 from __future__ import annotations
@@ -42,14 +43,16 @@ class AuthenticationFailed(MinflinkError):
 
 
 class StandsBy(MinflinkError):
-    """The daemon stands by. `leader` is the `host:port` that it names; empty: it knows none."""
+    """The daemon is a standby. `leader` is the `host:port` that it names; empty: it knows none."""
 
     code = "stands-by"
     consequence = Consequence.RETRYABLE
 
     def __init__(self, leader: str = "") -> None:
         super().__init__(
-            f"it stands by, and names {leader} as the leader" if leader else "it stands by, and knows no leader"
+            f"the daemon is a standby, and names {leader} as the leader"
+            if leader
+            else "the daemon is a standby, and knows no leader"
         )
         self.leader = leader
 
@@ -81,9 +84,9 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Its fields must not be those of a Welcome: who knows only that one must not be able to read it."""
+    """Its fields must differ from those of Welcome, so that a side that knows only Welcome cannot read it as one."""
 
-    leader: str  # host:port for TaskManagers; empty: nobody leads, as far as this daemon knows
+    leader: str  # host:port for TaskManagers; empty: this daemon knows no leader
     refusal_proof: bytes
 
 
@@ -110,9 +113,9 @@ async def refuse(
     leader: str,
     spoken: ProtocolRange = SPOKEN,
 ) -> Address:
-    """A standby's side: tell a TaskManager of this cluster where the leader is. Return the TaskManager's address.
+    """The standby's side. Tell a TaskManager of this cluster where the leader is. Return the TaskManager's address.
 
-    Raises AuthenticationFailed and the other FAULTS; then nothing was told.
+    Raises AuthenticationFailed and the other FAULTS. Then the TaskManager was not told.
     """
     challenge, hello = await _challenged(reader, writer, secret, spoken)
     proof = _proof(secret, "standby", challenge, hello.address, hello.nonce, hello.spoken, leader)
@@ -124,7 +127,7 @@ async def refuse(
 async def _challenged(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, spoken: ProtocolRange
 ) -> tuple[Challenge, Hello]:
-    """Return what was asked, and the answer of a TaskManager that knows the secret. Raises FAULTS."""
+    """Send a Challenge. Return it, and the Hello of a TaskManager that knows the secret. Raises FAULTS."""
     challenge = Challenge(oldest=spoken.oldest, newest=spoken.newest, nonce=secrets.token_bytes(NONCE))
     write_frame(writer, msgspec.msgpack.encode(challenge))
     hello = msgspec.msgpack.decode(await read_frame(reader, LIMIT), type=Hello)
@@ -162,8 +165,8 @@ async def introduce(
     try:
         reply = _read_reply(await read_frame(reader, LIMIT))
     except asyncio.IncompleteReadError as error:
-        agree(spoken, challenge.spoken, other="the daemon")  # if this is why, it is the better error
-        raise Unreachable("the daemon refused the handshake", hint="is it the same cluster secret?") from error
+        agree(spoken, challenge.spoken, other="the daemon")  # if this was the reason, this error says more
+        raise Unreachable("the daemon refused the handshake", hint="do both have the same cluster secret?") from error
     if isinstance(reply, Refusal):
         proof = _proof(secret, "standby", challenge, address, nonce, spoken, reply.leader)
         told = reply.refusal_proof
@@ -200,6 +203,6 @@ def _proof(
     client_speaks: ProtocolRange,
     *told: str,
 ) -> bytes:
-    """`told`: what else the frame says."""
+    """`told`: what else the proof covers."""
     proved = (role, challenge.nonce, nonce, address, *challenge.spoken, *client_speaks, *told)
     return hmac.digest(secret, msgspec.msgpack.encode(proved), hashlib.sha256)

@@ -258,7 +258,7 @@ class CancelJob(Request[Done], frozen=True):
 class TriggerSavepoint(Request[Done], frozen=True):
     """Answered when the savepoint has begun; GetSavepoint reports its outcome. A repeated trigger starts nothing.
 
-    All of this is durable: the next daemon knows the trigger, too.
+    All of this is durable: the next daemon knows the trigger as well.
 
     With `stop` the job is FINISHED afterwards. With `drain` it first runs to its end, so that all windows and timers
     fire. Refused with `not-found`, `conflict`, `job-not-running`, or an error about `directory`.

@@ -1,9 +1,9 @@
-"""The search for the daemon that leads: which address a TaskManager tries when (A13). Does no I/O.
+"""The search for the leader: which address a TaskManager tries, and when (A13). Does no I/O.
 
-Every listed address is tried at once, and again and again after pauses, each on its own: one whose host is gone delays
-no other. A daemon that stands by refuses, and may name the leader. The named address is tried beside the listed ones,
-also if it is not one of them. If that one fails as well, it is tried again only when it is named again, and never
-before its pause is over. So daemons that name each other cost no more than as many listed ones that do not answer.
+All listed addresses are tried at once, and again after pauses. Each has its own pauses, so a host that is gone delays
+no other. A standby refuses, and may name the leader. The named address is tried in addition to the listed ones, even
+if it is not listed. If it fails and is not listed, it is tried again only when it is named again, and never before its
+pause is over. So standbys that name each other cost no more than as many listed daemons that do not answer.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from minflinkd.config.values import socket_addresses
 RECONNECT_FIRST = 0.1  # seconds
 RECONNECT_LONGEST = 3.0
 RECONNECT_TO_ONE_OF_MANY = 0.5  # the longest pause if there are several daemons
-HEAD_START = 1.0  # seconds for the other daemons, after one has fallen silent
-MOST_NAMED = 8  # addresses that are not listed; more daemons than any cluster needs
+HEAD_START = 1.0  # seconds by which the other daemons are tried before the one that has fallen silent
+MOST_NAMED = 8  # addresses that are not listed; more than any cluster has daemons
 FORGOTTEN = 30.0  # seconds after which an address that is not named again makes room for another one
 
 Place = tuple[str, int]  # host and port
 
 
 class Hint(Enum):
-    """What a refusal tells."""
+    """What a refusal says about the leader."""
 
-    NOBODY = auto()  # nobody leads, as far as the daemon knows
+    NOBODY = auto()  # the standby knows no leader
     NEW = auto()  # a leader other than the one that was named last
-    UNUSABLE = auto()  # likewise, but the address cannot be that of a daemon elsewhere, or too many others were named
-    KNOWN = auto()  # the one that was named last, or the daemon names itself
+    UNUSABLE = auto()  # likewise, but the address is invalid or a loopback address, or too many others were named
+    KNOWN = auto()  # the one that was named last, or the standby names itself
 
 
 @dataclass
 class _Candidate:
     listed: bool
-    due: float | None  # None: it is being tried, or waits until it is named
+    due: float | None  # None: it is being tried, or is not tried until it is named again
     free_at: float  # it is not tried before
     pause: float = RECONNECT_FIRST
     trying: bool = False
@@ -57,11 +57,11 @@ class Search:
 
     @property
     def next_due(self) -> float | None:
-        """The time at which there is something to try; None: not before a try has ended."""
+        """The time of the next attempt; None: none before an attempt that is under way has ended."""
         return min((each.due for each in self._candidates.values() if each.due is not None), default=None)
 
     def due(self, now: float) -> tuple[Place, ...]:
-        """Return the addresses to try now. Each try must end with `failed` or `refused`, unless the search ends."""
+        """Return the addresses to try now. Each attempt must end with `failed` or `refused`, unless the search ends."""
         found = tuple(place for place, it in self._candidates.items() if it.due is not None and it.due <= now)
         for place in found:
             it = self._candidates[place]
@@ -69,7 +69,7 @@ class Search:
         return found
 
     def failed(self, place: Place, now: float) -> None:
-        """Nobody answered there as a daemon of this cluster does."""
+        """Note that no daemon of this cluster answered there."""
         it = self._candidates[place]
         it.trying = False
         it.free_at = now + it.pause
@@ -77,7 +77,7 @@ class Search:
         it.due = it.free_at if it.listed else None
 
     def refused(self, place: Place, leader: str, now: float) -> Hint:
-        """A daemon stands by there. `leader` is what it names: host:port, or nothing."""
+        """Note that the daemon there is a standby. `leader` is the address that it names: host:port, or nothing."""
         self._longest = longest_pause(several=True)
         self.failed(place, now)
         if not leader:
@@ -113,7 +113,7 @@ class Search:
 
 
 def longest_pause(*, several: bool) -> float:
-    """Return the longest pause between two tries of an address (seconds): of several daemons, the next one is quick."""
+    """Return the longest pause between two attempts (seconds). With several daemons, a new leader is there soon."""
     return RECONNECT_TO_ONE_OF_MANY if several else RECONNECT_LONGEST
 
 

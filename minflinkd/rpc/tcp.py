@@ -3,8 +3,8 @@
 Before either side accepts a message, both prove that they know the cluster's secret, and agree on a version of the
 protocol (`rpc.handshake`).
 
-Of several daemons only the one that leads takes connections. The others refuse and name it (`rpc.door`), and
-`rpc.search` decides whom a TaskManager asks next.
+With several daemons, only the leader accepts connections. The standbys refuse them and name the leader (`rpc.door`).
+`rpc.search` decides which daemon a TaskManager tries next.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LASTING = 5.0  # seconds after which the pause is reset; longer than any pause, 
 class RpcServer(Component):
     """The daemon's side: accepts connections and routes messages to each TaskManager over its own connection.
 
-    With a `door`, connections come through that one, and `host` and `ports` are not used.
+    With a `door`, connections come through the door, and `host` and `ports` are not used.
 
     A connection is cut if the other host gives no sign of life for a few heartbeat timeouts (seconds).
 
@@ -155,9 +155,9 @@ class RpcUplink(Component):
 
     A connection is cut if the daemon's host gives no sign of life for a few heartbeat timeouts (seconds).
 
-    If there are `others`, one daemon of them all leads, and only that one lets TaskManagers connect. All are tried at
-    the same time, so one whose host is gone delays nobody. One that stands by says where the leader is, and that one is
-    tried, too, wherever it is. A daemon that says nothing for a heartbeat timeout may have been replaced: then the
+    If there are `others`, one of all the daemons leads, and only the leader accepts TaskManagers. All are tried at the
+    same time, so a daemon whose host is gone causes no delay. A standby names the leader, which is then tried as well,
+    even if it is not one of these. A daemon that sends nothing for a heartbeat timeout may have been replaced: then the
     others are tried first.
     """
 
@@ -242,7 +242,7 @@ class RpcUplink(Component):
             await self._give_up(tries.keys() - {accepted})
 
     def _failed(self, search: Search, place: Place, error: BaseException | None, now: float) -> bool:
-        """Tell the search how a try has ended. Return False if the daemon accepts. Raises what nobody foresaw."""
+        """Tell the search how an attempt has ended. Return False if the daemon accepted. Raises unforeseen errors."""
         if error is None:
             return False
         if not isinstance(error, handshake.FAULTS):
@@ -256,26 +256,26 @@ class RpcUplink(Component):
         self._met_standby = True
         match search.refused(place, error.leader, now):
             case Hint.NEW:
-                log.info("a daemon that stands by names the leader", host=host, port=port, leader=error.leader)
+                log.info("a standby names the leader", host=host, port=port, leader=error.leader)
             case Hint.UNUSABLE:
                 log.warning(
-                    "a daemon that stands by names a leader that cannot be reached from here",
+                    "a standby names a leader that cannot be reached from here",
                     host=host,
                     port=port,
                     leader=error.leader,
-                    hint="set jobmanager.rpc.address of that daemon to a name or address that other hosts know",
+                    hint="set jobmanager.rpc.address of the leader to a name or address that other hosts know",
                 )
         return True
 
     async def _give_up(self, tries: Collection[asyncio.Task[Connection]]) -> None:
-        """End the tries that have not found the leader first."""
+        """End the attempts that did not find the leader, or found it too late."""
         for each in tries:
             each.cancel()
         if tries:
             await asyncio.wait(tries)
         for each in tries:
             if not each.cancelled() and each.exception() is None:
-                await each.result().aclose()  # it was too late
+                await each.result().aclose()  # another attempt was first
 
     async def _use(self, connection: Connection) -> bool:
         """Use a connection until it ends. Return True if it ended because the daemon fell silent."""

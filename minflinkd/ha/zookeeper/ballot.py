@@ -33,8 +33,8 @@ class ZooKeeperBallot:
         self._election = f"{root}/{ELECTION}"
         self._prefix = f"c-{secrets.token_hex(8)}-"  # finds our node if the answer to its creation is lost
         self._claim: str | None = None  # the node's name
-        self._joins = 0  # begun so far
-        self._watch: _Watch | None = None  # of the claim before
+        self._joins = 0  # calls of `join` so far
+        self._watch: _Watch | None = None  # of the claim before this one
 
     @property
     def fence(self) -> Fence:
@@ -54,7 +54,7 @@ class ZooKeeperBallot:
         mine = await self._mine()
         if not mine:
             raise ServiceUnavailable("the claim that was just made is gone")
-        # More than one if the answer to an earlier creation was lost, and the server had not yet heard of that node.
+        # More than one if the answer to an earlier creation was lost, and the server did not show that node until now.
         await self._delete(mine[1:])
         self._claim = mine[0]
 
@@ -106,7 +106,7 @@ class ZooKeeperBallot:
             return
         await self._delete([claim])
         others = await self._mine()
-        if self._joins == joins:  # otherwise one of them is the next claim, and whoever joins deletes what was before
+        if self._joins == joins:  # otherwise one of them is the next claim, and `join` deletes the earlier ones
             await self._delete(others)
         if self._claim == claim:
             self._claim = None
@@ -148,8 +148,9 @@ def _epoch(node: str, data: bytes) -> int:
     if not _EPOCH.fullmatch(data):
         raise UnusableEpoch(
             f"{node} in ZooKeeper holds {data[:80]!r}, which is no epoch",
-            hint="put a number into it that is higher than every earlier one (zkCli.sh, `set`): the names of large "
-            "records and of checkpoints' files begin with it. The daemons log it when they begin to lead",
+            hint="write a number into it that is higher than every earlier epoch (`set` in zkCli.sh), because the "
+            "names of large records and of checkpoints' files begin with it. Each daemon logs its epoch when it begins "
+            "to lead",
         )
     return int(data)
 

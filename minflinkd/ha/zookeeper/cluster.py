@@ -85,7 +85,7 @@ class ZooKeeperCluster(Component):
         self._session = ZooKeeperSession(
             servers,
             session_timeout=timeout,
-            request_timeout=timeout / 3,  # then there is time to ask another server within the lease
+            request_timeout=timeout / 3,  # leaves time to ask another server within the lease
             credentials=credentials(options.zookeeper),
             on_disconnect=lambda: None if self.elector is None else self.elector.disconnected(),
             on_expiry=lambda: None if self.elector is None else self.elector.gone("the session with ZooKeeper expired"),

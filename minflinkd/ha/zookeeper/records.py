@@ -46,7 +46,7 @@ from minflinkd.storage.location import Location
 SCHEME = "zookeeper"
 INLINE = 256 * 1024  # bytes, compressed; a server takes 1 MiB in one request
 RECORDS = "records"
-_SMALL = 16 * 1024  # bytes that are compressed in less time than a thread takes to begin
+_SMALL = 16 * 1024  # bytes; compressing them takes less time than starting a thread
 _INLINE, _POINTER, _DIRECTORY = b"i", b"p", b""
 _LISTED_AT_ONCE = 64  # nodes of up to 256 KiB each
 _DIRECTORY_TRIES = 5  # whoever deletes the last record of a directory also deletes the directory, even a new one
@@ -134,7 +134,7 @@ class ZooKeeperRecords(Storage):
         return Entry(path, await _size(path, value), stat.mtime, str(stat.version))
 
     async def rename(self, source: str, target: str) -> None:
-        """Nothing does this to records, but every storage can. What was written meanwhile is not lost by it."""
+        """No caller renames records, but every storage must be able to. A write that comes in between is not lost."""
         value, stat = await self._get(source)
         if value is None or value == _DIRECTORY:
             raise ObjectNotFound(f"{SCHEME}: {source} does not exist")
@@ -148,10 +148,9 @@ class ZooKeeperRecords(Storage):
         await self._drop_file(old)
 
     async def sweep(self) -> int:
-        """Delete the files of earlier epochs that no record names.
+        """Delete the files of earlier epochs that no record names. Return how many.
 
-        Returns how many files were deleted: none, as long as a record cannot be read, since nobody knows which file it
-        names (A12).
+        If a record cannot be read, delete no file and return 0: it is unknown which file the record names (A12).
         """
         named = set()
         async for path, value, _ in self._below(""):
@@ -220,7 +219,7 @@ class ZooKeeperRecords(Storage):
                 await self._fenced(*operations)
                 return
             except zk.NoNodeError:
-                with contextlib.suppress(zk.NoNodeError):  # deleted as soon as it was made
+                with contextlib.suppress(zk.NoNodeError):  # somebody deleted a directory meanwhile
                     await self._call("ensure_path", self._node(path).rpartition("/")[0])
         raise StorageUnavailable(f"{SCHEME}: {path}: its node or its directory was deleted again and again meanwhile")
 
@@ -244,7 +243,7 @@ class ZooKeeperRecords(Storage):
 
     @contextlib.asynccontextmanager
     async def _kept(self, path: str, data: bytes) -> AsyncIterator[bytes]:
-        """Yield the value of a node for `data`. Its file is deleted if the node was certainly not written."""
+        """Yield the node's value for `data`. It may name a file: delete that if the node is certainly not written."""
         value = _INLINE + await _beside(zlib.compress, data)
         if len(value) <= INLINE:
             yield value
@@ -280,7 +279,7 @@ class RecordWriter(Writer):
 
 
 async def _beside(work: Callable[[bytes], bytes], data: bytes) -> bytes:
-    """Do what takes as long as `data` is large: in a thread if the event loop would stand still (10 MB: 0.25 s)."""
+    """Do work whose time grows with `data`. Use a thread if it would block the event loop (10 MB: 0.25 s)."""
     return work(data) if len(data) <= _SMALL else await asyncio.to_thread(work, data)
 
 
@@ -321,7 +320,7 @@ def _file_of(value: bytes) -> str | None:
 
 
 async def _size(path: str, value: bytes) -> int:
-    """Return the size of an object. A torn one is listed with the others, so that whoever reads it learns of it."""
+    """Return the size of an object. Damaged objects are listed as well, so that whoever reads them learns of it."""
     if (pointer := _POINTER_VALUE.fullmatch(value)) is not None:
         return int(pointer[1])
     try:
@@ -331,7 +330,7 @@ async def _size(path: str, value: bytes) -> int:
 
 
 async def _unpacked(path: str, value: bytes) -> bytes:
-    """Return the object of a node that holds it. Raises StorageCorrupt."""
+    """Return the object from a node that contains it. Raises StorageCorrupt."""
     if value[:1] != _INLINE:
         raise StorageCorrupt(f"{SCHEME}: {path} contains data that no version of minflinkd writes")
     try:

@@ -24,7 +24,7 @@ from minflinkd.runtime.component import Component
 log = structlog.get_logger(__name__)
 
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
-# What callers ask about. No other error says anything about the nodes.
+# Answers about nodes, which callers handle. No other error says anything about a node.
 _ANSWERS: tuple[type[Exception], ...] = (zk.NoNodeError, zk.NodeExistsError, zk.BadVersionError, zk.NotEmptyError)
 _NO_ENTRY = (zk.AuthFailedError, zk.NoAuthError, zk.InvalidACLError, zk.SessionClosedRequireSaslError)
 _CLOSING = 10.0  # seconds
@@ -109,7 +109,7 @@ class ZooKeeperSession(Component):
     async def transact(self, *operations: Sequence[Any]) -> None:
         """Do all operations or none. Each is a tuple: a method of kazoo's transaction, then its arguments.
 
-        Raises for the first operation that failed what `call` raises.
+        Raises what `call` raises, for the first operation that failed.
         """
 
         def commit(client: Any) -> Any:
@@ -153,7 +153,7 @@ class ZooKeeperSession(Component):
             raise self._of(error) from error
 
     def _of(self, error: Exception) -> Exception:
-        """Return what an error of kazoo's means. One that nobody knows says nothing about what was asked."""
+        """Return our error for one of kazoo's. An unknown error says nothing about nodes, so it counts as no answer."""
         if isinstance(error, _ANSWERS):
             return error
         if isinstance(error, _NO_ENTRY):

@@ -84,5 +84,5 @@ class Health(Answer, frozen=True, kw_only=True):
     live: bool
     ready: bool
     role: str = "leading"  # or standby
-    pid: int = 0  # of the daemon that answers; 0: an earlier version, which does not say
+    pid: int = 0  # of the daemon that answers; 0: its version is too old to say
     reasons: tuple[str, ...] = ()  # why it is not ready

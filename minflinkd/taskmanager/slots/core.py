@@ -207,7 +207,7 @@ class TaskManagerCore:
     def attempt_ended(self, attempt_id: AttemptId, now: float, *, failed: bool = False) -> None:
         """Note that nothing of the attempt runs any more. Unknown attempts have ended before.
 
-        `failed`: by itself, with an error. The slots are held for that until `failure_taken`.
+        `failed`: it ended by itself, with an error. Its slot is held for this failure until `failure_taken`.
         """
         self._feed(ev.AttemptEnded(attempt_id, failed), now)
         self._tell_changes()

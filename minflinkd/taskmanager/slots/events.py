@@ -100,7 +100,7 @@ class AttemptEnded:
 
 @dataclass(frozen=True)
 class FailureTaken:
-    """A JobMaster has answered the news that the attempt has failed."""
+    """A JobMaster has answered the report that the attempt has failed."""
 
     attempt_id: AttemptId
 

@@ -214,7 +214,7 @@ def _cancel(this: Step, event: ev.Cancel) -> None:
     if job is not None and event.attempt_id not in this.state.attempts and event.attempt_id not in job.cancelled:
         cancelled = (*job.cancelled, event.attempt_id)[-CANCELLED_KEPT:]
         this.put(event.job_id, replace(job, cancelled=cancelled))
-    this.hears([event.attempt_id])  # whoever cancels it knows of it, or need not
+    this.hears([event.attempt_id])  # the JobMaster that cancels it needs no report of its failure
     this.end([event.attempt_id], "its JobMaster cancels it")
 
 
@@ -257,7 +257,7 @@ def _offer_failed(this: Step, job_id: JobId, version: int) -> None:
 
 
 def _attempt_ended(this: Step, attempt_id: AttemptId, *, failed: bool) -> None:
-    """Keep a failure until a JobMaster knows it (A14a). The end of an attempt that was told to end is no news."""
+    """Keep a failure until a JobMaster knows it (A14a). An attempt that was told to end needs no report."""
     ended = this.state.attempts.get(attempt_id)
     this.set(attempts={a: r for a, r in this.state.attempts.items() if a != attempt_id})
     if failed and ended is not None and not ended.ending:
@@ -302,7 +302,7 @@ def _settle(this: Step) -> None:
     this.set(table=st.freed(state.table, done))
     bindings = this.state.table.bindings
     kept = {a for a, b in bindings.items() if b.state is not SlotState.RELEASING}
-    this.hears(a for a, r in this.state.unheard.items() if r.allocation_id not in kept)  # nobody asks for it any more
+    this.hears(a for a, r in this.state.unheard.items() if r.allocation_id not in kept)  # nobody will ask for it
     _resume(this)
     for job_id, job in sorted(this.state.jobs.items()):
         waiting = set(this.state.table.of_job(job_id, SlotState.ALLOCATED))

@@ -59,7 +59,7 @@ class Registration:
 
 @dataclass(frozen=True)
 class Tick:
-    busy: bool = False  # tasks, or failures that nobody knows: a ResourceManager is worth waiting longer (A14)
+    busy: bool = False  # tasks run here, or failures are unreported: wait longer for a ResourceManager (A14)
 
 
 @dataclass(frozen=True)

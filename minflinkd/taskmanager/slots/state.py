@@ -78,7 +78,7 @@ class Slots:
         return tuple(sorted(a for a, r in self.attempts.items() if r.job_id == job_id and not r.ending))
 
     def awaited_by(self, job_id: JobId) -> bool:
-        """Whether the job's next JobMaster finds something here that cannot be had elsewhere: a task, or a failure."""
+        """Whether the job's next JobMaster needs something that only this TaskManager has: a task, or a failure."""
         return bool(self.of(job_id)) or any(r.job_id == job_id for r in self.unheard.values())
 
     def vacant(self, job_id: JobId) -> bool:

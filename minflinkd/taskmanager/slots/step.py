@@ -35,8 +35,8 @@ class Step(machine.Step[Slots, ev.Command]):
     def hold(self, job_id: JobId, *states: SlotState) -> None:
         """Hold the slots in these states from now on. Slots already held are held for the full time again.
 
-        Tasks of the job that run here run on meanwhile. A failure that no JobMaster knows is worth as much as a task:
-        without it, the next one would restart the task as if nothing had happened.
+        Tasks of the job keep running here meanwhile. A failure that no JobMaster knows is kept as long as a task:
+        without it, the next JobMaster would restart the task as if nothing had happened.
         """
         options = self.state.options
         until = self.now + (options.orphan_timeout if self.state.awaited_by(job_id) else options.hold_timeout)
@@ -55,7 +55,7 @@ class Step(machine.Step[Slots, ev.Command]):
         self.end(self.state.on(*busy), reason)
 
     def hears(self, attempts: Iterable[AttemptId]) -> None:
-        """These failures need not be kept any more."""
+        """Forget these failures: they need not be kept any more."""
         if known := self.state.unheard.keys() & set(attempts):
             self.set(unheard={a: r for a, r in self.state.unheard.items() if a not in known})
 

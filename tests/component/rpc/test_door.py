@@ -213,9 +213,9 @@ async def test_a_taskmanager_goes_to_a_leader_that_is_not_in_its_list_and_says_s
     with capture_logs() as logs:
         async with leader() as leads, standby(leads.address) as one, uplink(one.port) as there:
             await connected_to(there, leads.port)
-            assert lines(logs, "a daemon that stands by names the leader") == [
+            assert lines(logs, "a standby names the leader") == [
                 {
-                    "event": "a daemon that stands by names the leader",
+                    "event": "a standby names the leader",
                     "log_level": "info",
                     "host": HOST,
                     "port": one.port,
@@ -261,7 +261,7 @@ async def test_standbys_that_name_each_other_are_asked_with_pauses_until_one_of_
             assert not there.connected.is_set()
             async with other.leading():
                 await connected_to(there, other.port)
-    assert lines(logs, "a daemon that stands by names the leader")
+    assert lines(logs, "a standby names the leader")
 
 
 async def test_a_port_goes_to_the_leader_and_back_and_always_answers() -> None:

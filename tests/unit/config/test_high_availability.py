@@ -87,9 +87,9 @@ def test_a_daemon_that_task_managers_would_not_find_is_refused(
     options = {"jobmanager.rpc.address": address, "jobmanager.rpc.port": port, "jobmanager.rpc.addresses": addresses}
     (fault,) = faults(options)
     assert (
-        f"look for the leader at {addresses}, and this daemon is at {missed} (jobmanager.rpc.address" in fault.problem
+        f"look for the leader at {addresses}, but this daemon is at {missed} (jobmanager.rpc.address" in fault.problem
     )
-    assert f"Add {missed}, or set" in fault.problem
+    assert f"Add {missed} to the list. Or set" in fault.problem
     load_config(None, {}, {**POSSIBLE, **options, "jobmanager.rpc.addresses": f"{addresses},{missed.upper()}"})
 
 

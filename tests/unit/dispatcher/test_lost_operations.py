@@ -227,7 +227,7 @@ async def test_a_savepoint_that_nobody_can_look_for_has_failed_and_says_where_it
     async with cluster.serving():
         error = (await over(cluster)).error
         assert error is not None
-        assert (error.code, error.hint) == ("operation-lost", f"look at it: minflinkd savepoint inspect {made}")
+        assert (error.code, error.hint) == ("operation-lost", f"check it with: minflinkd savepoint inspect {made}")
 
 
 async def test_a_request_that_cannot_be_stored_begins_nothing(
