@@ -164,7 +164,7 @@ class SavepointRequests:
 
     async def _settle(self, trigger: StoredTrigger, ended: JobStatus | None) -> str:
         """Return the location of the savepoint that a lost daemon made. Raises OperationLost, StopFailed."""
-        state = f"the job is {ended.value}" if ended is not None else "the job goes on; ask again"
+        state = f"the job is {ended.value}" if ended is not None else "the job keeps running; send a new request"
         if trigger.what is Asked.CHECKPOINT:
             raise OperationLost("the daemon was lost before the outcome of the checkpoint was stored", hint=state)
         made = await self._made(trigger)

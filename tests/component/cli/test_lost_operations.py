@@ -20,7 +20,7 @@ LOST = ErrorInfo(
     code="operation-lost",
     message="the daemon was lost before the savepoint was complete",
     consequence=Consequence.RETRYABLE,
-    hint="the job goes on; ask again",
+    hint="the job keeps running; send a new request",
 )
 
 
@@ -60,7 +60,7 @@ def test_an_operation_that_was_lost_with_its_daemon_fails_and_says_what_to_do(
     shown = command(what, RUNNING)
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert "[operation-lost]" in shown.stderr
-    assert "the job goes on; ask again" in shown.stderr
+    assert "the job keeps running; send a new request" in shown.stderr
 
 
 @pytest.mark.parametrize("what", ["savepoint", "stop"])

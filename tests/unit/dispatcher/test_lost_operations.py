@@ -98,7 +98,9 @@ async def test_a_savepoint_that_was_under_way_has_failed_under_the_next_daemon(
         found = await over(cluster)
         assert found.error is not None
         assert found.error.code == "operation-lost"
-        assert str(found.error).endswith("before the savepoint was complete (the job goes on; ask again)")
+        assert str(found.error).endswith(
+            "before the savepoint was complete (the job keeps running; send a new request)"
+        )
         await seen(cluster, runs(runner, "1"))
         await ask(cluster, TAKE)
         assert await status(cluster) == found
@@ -163,7 +165,7 @@ async def test_a_stop_whose_job_goes_on_under_the_next_daemon_has_failed_and_nam
         (made,) = savepoints(cluster)
         assert found.error is not None
         assert (found.error.code, made in found.error.message) == ("stop-failed", True)
-        assert found.error.hint == "the job goes on; ask again"
+        assert found.error.hint == "the job keeps running; send a new request"
         await seen(cluster, runs(runner, "1"))
 
 
