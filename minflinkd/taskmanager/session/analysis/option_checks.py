@@ -67,15 +67,14 @@ def check(session: Session, plan: Plan, job: JobContext, task: Task) -> None:
             plan.faults[:] = [fault for fault in plan.faults if fault.path != path]
         if not _has(plan, path):
             plan.faults.extend(found)
-    for vertex in plan.sinks if plan.frame is not None else ():
+    for vertex in plan.sinks:
         path = f"vertices.{vertex.id}"
         if any(f"{other}.".startswith(f"{path}.") for other in at_fault):
             continue
-        if vertex.sink is None or not vertex.sink.options:
+        if plan.frame is None or vertex.sink is None or not vertex.sink.options:
             continue
-        plan.faults += refused_options(
-            f"{path}.sink", vertex.sink.options, _Writing(session, plan, vertex.sink).attempt
-        )
+        writing = _Writing(session, plan.frame, vertex.sink)
+        plan.faults += refused_options(f"{path}.sink", vertex.sink.options, writing.attempt)
 
 
 def _has(plan: Plan, path: str) -> bool:
@@ -223,8 +222,8 @@ def _make_source(frame: DataFrame, place: Path) -> None:
 class _Writing:
     """Tries to write no rows to a sink."""
 
-    def __init__(self, session: Session, plan: Plan, sink: Sink) -> None:
-        self._session, self._plan, self._sink = session, plan, sink
+    def __init__(self, session: Session, frame: DataFrame, sink: Sink) -> None:
+        self._session, self._frame, self._sink = session, frame, sink
 
     def attempt(self, options: Options) -> None:
         if self._sink.format in FILE_FORMATS:
@@ -235,8 +234,7 @@ class _Writing:
             _jdbc(self._session, dict(options) | {name: self._sink.options[name] for name in needed})
 
     def _write(self, options: Options) -> None:
-        assert self._plan.frame is not None
-        rows = self._plan.spark.createDataFrame([], self._plan.frame.schema)
+        rows = self._frame.sparkSession.createDataFrame([], self._frame.schema)
         with tempfile.TemporaryDirectory(prefix="options-", dir=self._session.config.working_directory) as directory:
             rows.write.format(self._sink.format).options(**options).save(f"file://{directory}/nothing")
 
