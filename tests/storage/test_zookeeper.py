@@ -331,7 +331,7 @@ async def test_a_torn_epoch_is_named_with_what_to_do(leader: Daemon, root: str, 
     await leader.session.call("set", f"{root}/epoch", torn)
     with pytest.raises(UnusableEpoch, match=f"{root}/epoch in ZooKeeper holds {torn!r}") as caught:
         await leader.ballot.record()
-    assert "higher than every earlier one" in caught.value.hint
+    assert "higher than every earlier epoch" in caught.value.hint
     assert (await leader.session.call("get", f"{root}/epoch"))[0] == torn
     await leader.session.call("set", f"{root}/epoch", b"41")
     assert await leader.ballot.record() == 42

@@ -189,7 +189,7 @@ async def test_a_stray_name_among_the_pointers_keeps_no_job_from_its_checkpoints
     with capture_logs() as logs:
         found = await store(tmp_path, service).recover()
     assert (ids(found.completed), found.set_aside) == ([1], ())
-    said = [line["path"] for line in logs if "names none is ignored" in line["event"]]
+    said = [line["path"] for line in logs if "names no checkpoint is ignored" in line["event"]]
     assert {Path(path).name for path in said} == {path.name for path in pointer.parent.iterdir()} - {pointer.name}
 
 
