@@ -12,7 +12,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "minflinkd needs Python 3.11 or later, and $(PYTHON) is not: make PYTHON=python3.12 setup"; exit 1; }
 	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; command -v $$java >/dev/null || { echo "minflinkd needs Java 17 or later, and there is no $$java: install one (Debian: apt-get install openjdk-17-jre-headless), put it on the PATH, or set JAVA_HOME"; exit 1; }
-	@echo "Setting up $(VENV): some 160 Python packages, 1.7 GB on disk. 2 to 10 minutes, by network and machine; nothing outside $(CURDIR)/$(VENV) is changed."
+	@echo "Setting up $(VENV): some 160 Python packages, 1.7 GB on disk. 2 to 10 minutes, by network and machine; nothing outside $(CURDIR)/$(VENV) is changed, but for pip's cache."
 	@began=$$(date +%s); step() { echo "[$$(($$(date +%s) - began)) s] $$1"; }; \
 	step "1/3 a virtual environment of $$($(PYTHON) --version)"; \
 	$(PYTHON) -m venv $(VENV) && \

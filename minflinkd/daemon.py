@@ -248,6 +248,14 @@ class Daemon(Component):
         last = last_meeting_point(self.state_directory)
         here = MeetingPoint.of_this_version(self.rpc.endpoint[1])
         if last is None or not last.finds(here):
+            if last is not None:
+                log.warning(
+                    "TaskManagers of the previous daemon cannot find this one or cannot speak with it: they are ended, "
+                    "and their jobs restart",
+                    port_before=last.port,
+                    port=here.port,
+                    version_before=last.version,
+                )
             await self.launcher.reap_leftovers()
         if here != last:
             await self._storages.at(str(self.state_directory / MEETING_FILE)).write_bytes(msgspec.json.encode(here))

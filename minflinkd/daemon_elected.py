@@ -111,7 +111,7 @@ class ElectedDaemon(Component):
         self._directory.take()
         self._require_no_local_jobs()
         config = self.config
-        secret = cluster_secret(where.secret_file(config, self.state_directory))
+        secret = cluster_secret(where.secret_file(config, self.state_directory), shared=True)
         self._sockets = await listening.bind(place(config.rest.bind_address, config.rest.port))
         self._url = f"http://{_host(config)}:{self._sockets[0].getsockname()[1]}"
         self._door = door = RpcDoor(_rpc_place(config), secret=secret, leader=self._leaders_rpc)

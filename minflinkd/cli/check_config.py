@@ -14,7 +14,7 @@ from minflinkd.config.load import configuration_file
 
 @click.command("check-config")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option, as `serve` does.")
+@click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def check_config(context: click.Context, file: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:

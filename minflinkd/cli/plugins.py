@@ -36,7 +36,7 @@ class Plugin(msgspec.Struct, frozen=True, rename="kebab"):
 @click.option(
     "--config", "file", type=click.Path(dir_okay=False, path_type=Path), help="For --check: the options storage.*."
 )
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="For --check: override an option.")
+@click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="For --check: override an option.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def plugins(

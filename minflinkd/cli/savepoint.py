@@ -103,7 +103,7 @@ def dispose(connection: Connection, path: str) -> None:
 @click.argument("path")
 @click.option("--verify", is_flag=True, help="Read all of it, and compare the checksums.")
 @click.option("--config", "file", type=click.Path(dir_okay=False, path_type=Path), help="For the options storage.*.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
+@click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def inspect(path: str, verify: bool, file: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Show what is in the savepoint or checkpoint at PATH: tasks, vertices, state, offsets. Needs no daemon.

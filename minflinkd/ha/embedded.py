@@ -130,13 +130,19 @@ def cluster_id(state: Path) -> str:
     return found
 
 
-def cluster_secret(path: Path) -> bytes:
+def cluster_secret(path: Path, *, shared: bool = False) -> bytes:
     """Return the secret that TaskManagers prove to know. It is made on first use, readable only by its owner.
 
-    Raises UnusableSecret.
+    A secret that is `shared` with other daemons is not made: theirs would be another one. Raises UnusableSecret.
     """
     try:
         if not path.exists():
+            if shared:
+                raise UnusableSecret(
+                    f"the file of the cluster's secret, {path} (security.secret-file), does not exist",
+                    hint="all daemons need the same secret: copy the file from another daemon's host, or make it once "
+                    "(openssl rand -hex 32)",
+                )
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _write(path, secrets.token_hex(32).encode(), 0o600)
         secret = path.read_bytes().strip()

@@ -30,9 +30,11 @@ def faults(options: dict[str, str]) -> tuple[Fault, ...]:
     return caught.value.faults
 
 
-def test_the_example_of_the_documentation_is_accepted() -> None:
+def test_the_examples_of_the_documentation_are_accepted() -> None:
     page = (Path(__file__).parents[3] / "docs" / "high-availability.md").read_text("utf-8")
-    common, own = re.findall(r"^```\n(.*?)^```", page, re.M | re.S)
+    common, own, on_one_machine = re.findall(r"^```\n(.*?)^```", page, re.M | re.S)
+    for port in ("6123", "6133"):
+        parse_config(on_one_machine, {}, {"rest.port": "8081", "jobmanager.rpc.port": port})
     config = parse_config(common + own, {}, {})
     assert (config.ha.lease, config.rest.address) == (pytest.approx(5.1), "a.example")
 

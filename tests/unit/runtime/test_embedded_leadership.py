@@ -100,6 +100,15 @@ def test_the_cluster_secret_is_made_once_and_for_its_owner_alone(tmp_path: Path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["new", "other"]
 
 
+def test_a_secret_that_other_daemons_share_is_not_made(tmp_path: Path) -> None:
+    """It would be another one than theirs, and TaskManagers would not accept this daemon (A13)."""
+    with pytest.raises(UnusableSecret, match=r"does not exist .*copy the file"):
+        cluster_secret(tmp_path / "secret", shared=True)
+    assert not (tmp_path / "secret").exists()
+    (tmp_path / "secret").write_bytes(b"s" * 64)
+    assert cluster_secret(tmp_path / "secret", shared=True) == b"s" * 64
+
+
 @pytest.mark.parametrize("content", [b"", b"\n", b"x" * 31])
 def test_a_secret_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
     """An empty secret would let everybody in."""
