@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
-from tests.cluster import Cluster, running_cluster
 from tests.exactly_once.kills import DAEMONS, PARTS, Kills
-from tests.exactly_once.trial import SETTINGS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]
 
@@ -28,7 +25,8 @@ JOBS = (
 )
 EXCHANGING = ("windows_exchange", "diamond", "branches")
 LOOSE = "at_least_once"
-FEW = ("windows", "deduplication", "two_sinks")  # the others are killed in `make test-all`, and drawn by tests/shapes
+# The others are killed in `make test-all`, and drawn by tests/shapes.
+SOME = ("windows", "deduplication", "two_sinks", "windows_exchange")
 SEED = "KILL_SEED"  # repeats the kills of a long trial
 
 
@@ -37,24 +35,10 @@ def seed() -> int:
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
-async def cluster_of_three_kills(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    """A cluster for one trial after the other: two cores carry only so many queries at the same time."""
-    async with running_cluster(tmp_path_factory.mktemp("cluster"), **SETTINGS) as cluster:
-        yield cluster
-
-
-@pytest_asyncio.fixture(loop_scope="session", scope="module")
-async def three_kills(cluster_of_three_kills: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kills:
+async def three_kills(tmp_path_factory: pytest.TempPathFactory) -> Kills:
     """A trial with the same kills in every run."""
-    trial = Kills(tmp_path_factory.mktemp("kills"), FEW, seed=3, kills=3, files=40, pace="1 s")
-    return await trial.run_on(cluster_of_three_kills)
-
-
-@pytest_asyncio.fixture(loop_scope="session", scope="module")
-async def three_kills_of_exchanges(cluster_of_three_kills: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kills:
-    names = (*EXCHANGING, LOOSE)
-    trial = Kills(tmp_path_factory.mktemp("exchanges"), names, seed=5, kills=3, files=40, pace="2 s")
-    return await trial.run_on(cluster_of_three_kills)
+    base = tmp_path_factory.mktemp("kills")
+    return await Kills(base, SOME, seed=3, kills=3, files=1000, pace="500 ms", endless=True).run()
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
@@ -73,27 +57,17 @@ async def twenty_kills_of_exchanges(tmp_path_factory: pytest.TempPathFactory) ->
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def fifty_kills(tmp_path_factory: pytest.TempPathFactory) -> Kills:
     """A long trial of a few jobs, with other kills in every run."""
-    base, parts, names = tmp_path_factory.mktemp("fifty"), (*PARTS, *DAEMONS), (*FEW, "windows_exchange")
+    base, parts, names = tmp_path_factory.mktemp("fifty"), (*PARTS, *DAEMONS), SOME
     return await Kills(base, names, seed=seed(), kills=50, parts=parts, files=4000, pace="500 ms", endless=True).run()
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", SOME)
 async def test_what_a_job_wrote_equals_the_batch_after_three_kills(three_kills: Kills, name: str) -> None:
-    """The rows are equal after kills of the TaskManager, its session child and its JVM (C11, C14, C40, J12)."""
+    """The rows are equal after kills of the TaskManager, its session child and its JVM.
+
+    So they are for a job of several tasks, although each restart has new exchanges (C2, C11, C14, C40, J9, J12).
+    """
     three_kills.verify(name)
-
-
-@pytest.mark.parametrize("name", EXCHANGING)
-async def test_what_a_job_of_several_tasks_wrote_equals_the_batch_after_three_kills(
-    three_kills_of_exchanges: Kills, name: str
-) -> None:
-    """The output is equal row for row, although each restart has new exchanges (C2, C40, J9)."""
-    three_kills_of_exchanges.verify(name)
-
-
-async def test_at_least_once_loses_nothing_in_three_kills(three_kills_of_exchanges: Kills) -> None:
-    """The output has the rows of the batch, some of them perhaps more than once (C3)."""
-    three_kills_of_exchanges.verify_at_least_once(LOOSE)
 
 
 @pytest.mark.slow
@@ -123,7 +97,7 @@ async def test_at_least_once_loses_nothing_in_twenty_kills(twenty_kills_of_excha
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", [*FEW, "windows_exchange"])
+@pytest.mark.parametrize("name", SOME)
 async def test_what_a_job_wrote_equals_the_batch_after_fifty_kills(fifty_kills: Kills, name: str) -> None:
     """Kills of any process, the daemon too, and handovers, in an order that is drawn (A16, C40, J12)."""
     fifty_kills.verify(name)
