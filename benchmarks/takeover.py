@@ -30,6 +30,7 @@ from benchmarks.workload import fed, streaming
 from minflinkd.runtime.errors import MinflinkError
 from tests.beside import beside
 from tests.cluster import Cluster, free_port, running_cluster
+from tests.files import files_below
 from tests.pair_of_daemons import Pair
 from tests.servers.install import NotInstalled
 from tests.servers.zookeeper import ZooKeeper
@@ -103,7 +104,11 @@ async def _measure(event: Event, base: Path, zookeeper: ZooKeeper, repetitions: 
 async def _flinks(row: Row, base: Path, zookeeper: ZooKeeper, repetitions: int) -> None:
     for seconds in FLINKS_SESSIONS:
         directory = base / f"flink-{seconds}"
-        job, seen, samples = WindowsJob(directory, files=1), Seen(directory, commits=""), list[dict[str, float]]()
+        job, seen, samples = (
+            WindowsJob(directory, files=1),
+            Seen(directory, micro_batches=False),
+            list[dict[str, float]](),
+        )
         job.write_events()
         flink = flink_cluster(
             directory / "cluster", zookeeper.address, 1000 * seconds, events=job.events, results=directory / NAME
@@ -205,10 +210,9 @@ async def _take_over(event: Event, leaders: Leaders, job_id: str, seen: Seen) ->
 class Seen:
     """The files of micro-batches and of output, with the time when each got its name. Spark soon removes the first."""
 
-    def __init__(self, base: Path, commits: str = "cluster/**/state/taskmanagers/*/state/attempts/*/**/commits/[0-9]*"):
-        """`commits` finds the files of micro-batches below `base`. Empty: there are none."""
+    def __init__(self, base: Path, *, micro_batches: bool = True) -> None:
         self._base = base
-        self._commits = commits
+        self._micro_batches = micro_batches
         self._times: dict[Path, float] = {}  # seconds since 1970
 
     async def look(self) -> None:
@@ -217,8 +221,9 @@ class Seen:
             await asyncio.sleep(0.1)
 
     def _look(self) -> None:
-        commits = self._base.glob(self._commits) if self._commits else ()
-        for path in (*commits, *(self._base / NAME).glob("**/part-*")):
+        commits = [path for attempt in self._attempts() for path in files_below(attempt)] if self._micro_batches else []
+        parts = [path for path in files_below(self._base / NAME) if path.name.startswith("part-")]
+        for path in (*(path for path in commits if path.parent.name == "commits" and path.name.isdigit()), *parts):
             if path not in self._times:
                 with contextlib.suppress(FileNotFoundError):  # it is removed already
                     self._times[path] = path.stat().st_ctime
@@ -227,7 +232,12 @@ class Seen:
         return sorted(at for path, at in self._times.items() if path.parent.name == directory)
 
     def attempts(self) -> set[str]:
-        return {path.name for path in self._base.glob("cluster/**/state/taskmanagers/*/state/attempts/*")}
+        return {path.name for path in self._attempts()}
+
+    def _attempts(self) -> list[Path]:
+        """Return the directories of the attempts on the TaskManagers of one daemon, or of several."""
+        below = "state/taskmanagers/*/state/attempts/*"
+        return [path for pattern in (below, f"?/{below}") for path in (self._base / "cluster").glob(pattern)]
 
 
 def _pauses(what: str, times: list[float], event: float, ended: float) -> dict[str, float]:
