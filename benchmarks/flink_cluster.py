@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import shutil
 import sys
 import zipfile
@@ -176,7 +177,7 @@ async def flink_cluster(
         "parallelism.default": "2",
         "high-availability.type": "zookeeper",
         "high-availability.zookeeper.quorum": zookeeper,
-        "high-availability.cluster-id": f"/{base.name}",
+        "high-availability.cluster-id": f"/{secrets.token_hex(8)}",  # the next cluster shall not find this one's job
         "high-availability.storageDir": f"file://{base / 'ha'}",
         "high-availability.zookeeper.client.session-timeout": str(session_timeout_ms),
         "execution.checkpointing.interval": "1 s",
