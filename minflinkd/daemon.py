@@ -250,8 +250,8 @@ class Daemon(Component):
         if last is None or not last.finds(here):
             if last is not None:
                 log.warning(
-                    "TaskManagers of the previous daemon cannot find this one or cannot speak with it: they are ended, "
-                    "and their jobs restart",
+                    "TaskManagers of the previous daemon cannot find this one or cannot speak with it: those that are "
+                    "left are ended, and their jobs restart",
                     port_before=last.port,
                     port=here.port,
                     version_before=last.version,
