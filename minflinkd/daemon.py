@@ -71,6 +71,7 @@ class DaemonInfo:
     blob_url: str
     state_directory: Path
     pid: int
+    elected: bool = False  # it takes part in an election, and may be a standby
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from minflinkd.daemon_leadership import Leadership
 from minflinkd.ha.election import Timing
 from minflinkd.ha.elector import Elector
 from minflinkd.ha.embedded import StateDirectory, cluster_secret
-from minflinkd.ha.service import Member, ServiceRefused, told
+from minflinkd.ha.service import Member, ServiceRefused, ServiceUnavailable, told
 from minflinkd.ha.standing import member_name
 from minflinkd.ha.zookeeper.cluster import ZooKeeperCluster
 from minflinkd.rest.server import Listening, place
@@ -42,6 +42,7 @@ from minflinkd.runtime.supervision import FIRST_PAUSE, LONGEST_PAUSE
 from minflinkd.storage.registry import Storages
 
 LOOK = 1.0  # seconds between two checks of who leads
+CONNECTING = 3.0  # seconds that a connection to ZooKeeper may take before a warning
 CLOSING = 60.0  # seconds in which the components of a leadership must close
 TAKEOVER = 60.0  # seconds in which an elected daemon must begin to lead; doubled each time it fails to
 LONGEST_TAKEOVER = 960.0
@@ -86,6 +87,7 @@ class ElectedDaemon(Component):
         self._members: tuple[Member, ...] = ()
         self._looked_at = self._clock.monotonic()  # when ZooKeeper last answered who the members are
         self._leaderless_since: float | None = self._clock.monotonic()  # None: there is a leader
+        self._follows = ""  # URL of the leader that this daemon last stood by for
         self._trouble = ""  # why this daemon cannot take part in the election, or could not lead
         self._hands_over = False
         self._pause = FIRST_PAUSE
@@ -94,7 +96,7 @@ class ElectedDaemon(Component):
     @property
     def info(self) -> DaemonInfo:
         blobs = "" if self._daemon is None else self._daemon.blobs.url
-        return DaemonInfo(self._url, blobs, self.state_directory, os.getpid())
+        return DaemonInfo(self._url, blobs, self.state_directory, os.getpid(), elected=True)
 
     @property
     def leads(self) -> bool:
@@ -183,16 +185,21 @@ class ElectedDaemon(Component):
 
         A daemon of another cluster must not be elected: it could not lead, and would keep others from leading.
         """
+        warned, connects_until = "", self._clock.monotonic() + CONNECTING
         while True:
             try:
                 await self._cluster.cluster_id()
                 break
             except Exception as error:  # retry after any error: this may be the only daemon that can lead
-                if (reason := _reason_of(error)) != self._trouble:
-                    log.warning("this daemon cannot take part in the election yet", error=reason)
-                self._trouble = reason
+                self._trouble = _reason_of(error)
+                connects = isinstance(error, ServiceUnavailable) and self._clock.monotonic() < connects_until
+                if not connects and self._trouble != warned:
+                    warned = self._trouble
+                    log.warning("this daemon cannot take part in the election yet", error=warned)
             await self._clock.sleep(LOOK)
         self._trouble = ""
+        if warned:
+            log.info("this daemon takes part in the election now")
         await self._elector.start()
 
     # --- leading ---
@@ -273,6 +280,7 @@ class ElectedDaemon(Component):
         member = msgspec.structs.replace(self._elector.member, leading_since_ms=now, epoch=epoch)
         with contextlib.suppress(MinflinkError):  # `_look` tries again
             await self._elector.describe(member)
+        self._follows = ""
         log.info("leading", epoch=epoch, url=self._url)
         self.tasks.job("sweep of records", records.sweep())
 
@@ -351,10 +359,17 @@ class ElectedDaemon(Component):
             await self._clock.sleep(LOOK)
 
     def _note_leader(self) -> None:
-        if self._leader():
+        if leader := self._leader():
             self._leaderless_since = None
         elif self._leaderless_since is None:
             self._leaderless_since = self._clock.monotonic()
+        if leader and leader != self._follows:
+            log.info("standing by", leader=leader)
+        elif self._follows and not leader:
+            log.warning(
+                "no daemon leads; the tasks go on, and the next leader adopts them", leader_before=self._follows
+            )
+        self._follows = leader
 
     def _without_leader(self) -> float:
         return 0.0 if self._leaderless_since is None else self._clock.monotonic() - self._leaderless_since

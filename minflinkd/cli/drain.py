@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PAUSE = 0.2  # seconds between two looks
 
 
-@click.command()
+@click.command(short_help="Move a TaskManager's jobs to others, then end it.")
 @click.argument("taskmanager")
 @click.option("--wait", is_flag=True, help="Return when the TaskManager has ended.")
 @click.option(

@@ -19,6 +19,7 @@ from minflinkd.rest.schemas import (
     JobInfo,
     JobVertex,
     RepeatedRestarts,
+    TaskManager,
 )
 from minflinkd.runtime.errors import in_a_line
 
@@ -47,8 +48,9 @@ def info(connection: Connection, job: str | None) -> None:
             if connection.as_json:
                 print_json(overview)
             else:
-                _print_cluster(overview, client.url)
-                for line in warnings((await client.task_managers()).taskmanagers):
+                known = (await client.task_managers()).taskmanagers
+                _print_cluster(overview, client.url, known)
+                for line in warnings(known):
                     click.secho(line, fg="yellow")
             return
         job_id = await find_job(client, job)
@@ -61,7 +63,7 @@ def info(connection: Connection, job: str | None) -> None:
     connection.run(show)
 
 
-def _print_cluster(overview: ClusterOverview, url: str) -> None:
+def _print_cluster(overview: ClusterOverview, url: str, known: Iterable[TaskManager]) -> None:
     extras = overview.minflinkd
     click.echo(f"minflinkd {extras.version} at {url}")
     if (leader := extras.leader) is not None and leader.since > 0:
@@ -76,7 +78,9 @@ def _print_cluster(overview: ClusterOverview, url: str) -> None:
     )
     starting = f", {len(extras.starting)} starting" if extras.starting else ""
     click.echo(f"TaskManagers: {overview.taskmanagers}{starting}")
-    click.echo(f"Slots: {overview.slots_available} of {overview.slots_total} free")
+    waiting = sum(tm.free_slots for tm in known if tm.minflinkd.session != "ready")
+    unready = f", {waiting} of them on a TaskManager whose session is not ready yet" if waiting else ""
+    click.echo(f"Slots: {overview.slots_available} of {overview.slots_total} free{unready}")
 
 
 def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions) -> None:

@@ -33,7 +33,7 @@ class _OrTake(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_OrTake)
+@click.group(cls=_OrTake, subcommand_metavar="JOB [DIRECTORY] | COMMAND [ARGS]...")
 def savepoint() -> None:
     """Take a savepoint of a job: `minflinkd savepoint JOB [DIRECTORY]`; inspect or dispose of one.
 

@@ -85,7 +85,9 @@ def _print_one(info: TaskManagerDetails) -> None:
         click.secho(line, fg="yellow")
     if extras.start_phases:
         click.echo("Start: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in extras.start_phases.items()))
-    for name, value in sorted(extras.metrics.items()):
-        click.echo(f"  {name} = {value:g}")
     rows = ([slot.index, slot.job_id or "free", slot.allocation_id or ""] for slot in extras.slots)
     print_table([">SLOT", "JOB", "ALLOCATION"], rows, empty="It has no slots.")
+    if extras.metrics:
+        click.echo("Metrics:")
+    for name, value in sorted(extras.metrics.items()):
+        click.echo(f"  {name} = {value:g}")

@@ -33,6 +33,9 @@ _COLOURS = {
 }
 
 _PIPE_WIDTH = 500  # columns if stdout is no terminal, so that nothing is cut off
+TABLE_GAP = 3  # columns between two columns of a table, with its line
+SHORTEST_COLUMN = 20  # columns that a column of a table keeps
+
 _GAP = "  "  # between the parts of a line
 
 
@@ -46,29 +49,48 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Columns with a leading `>` in the name are right-aligned. A narrow terminal cuts all but the first, the id."""
+    """Print a table. Columns with a leading `>` in the name are right-aligned.
+
+    On a narrow terminal, long names are shortened, then columns are left out from the right: see `fit_columns`.
+    """
     cells = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
     if not cells:
         click.echo(empty)
         return
     target = console()
+    names = [column.removeprefix(">") for column in columns]
+    wanted = [max(len(name), *(row[i].cell_len for row in cells)) for i, name in enumerate(names)]
+    widths = fit_columns(wanted, target.width) if target.is_terminal else wanted
     table = Table(box=SIMPLE_HEAD if target.is_terminal else None, pad_edge=False, show_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(
-            column.removeprefix(">"),
-            justify="right" if column.startswith(">") else "left",
-            no_wrap=True,
-            min_width=max(row[0].cell_len for row in cells) if number == 0 else None,
-        )
+    for column, name, width in zip(columns, names, widths, strict=False):
+        table.add_column(name, justify="right" if column.startswith(">") else "left", no_wrap=True, width=width)
     for row in cells:
-        table.add_row(*row)
+        table.add_row(*row[: len(widths)])
     if target.is_terminal:
         target.print(table)
+        if left_out := names[len(widths) :]:
+            click.secho(f"(no room for {', '.join(left_out)})", dim=True)
         return
     with target.capture() as lines:
         target.print(table)
     for line in lines.get().splitlines():
         click.echo(line.rstrip())
+
+
+def fit_columns(wanted: Sequence[int], room: int) -> list[int]:
+    """Return the widths of the columns that fit into `room`, in order. `wanted`: the longest cell of each. Pure.
+
+    First the longest columns after the first one, the id, are shortened. For example, a state `RUNNING` stays whole
+    while a name is long. If that is not enough, the last columns are left out: one that shows `R...` helps nobody.
+    """
+    widths = list(wanted)
+    while sum(widths) + TABLE_GAP * (len(widths) - 1) > room and len(widths) > 1:
+        longest = max(range(1, len(widths)), key=lambda i: widths[i])
+        if widths[longest] > SHORTEST_COLUMN:
+            widths[longest] -= 1
+        else:
+            widths = list(wanted[: len(widths) - 1])
+    return widths
 
 
 def print_line(line: str, style: str) -> None:

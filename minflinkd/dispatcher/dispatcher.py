@@ -180,6 +180,9 @@ class Dispatcher(Component):
 
     async def before_stop(self) -> None:
         """Take the `on-stop` action for all jobs, before their tasks end with the daemon (A15). Raises nothing."""
+        for run in self._runs.values():
+            if (master := run.master) is not None:
+                master.tasks_end_with_daemon()
         await before_stop(
             tuple(self._runs.values()),
             self.options.on_stop,

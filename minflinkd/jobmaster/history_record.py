@@ -98,6 +98,7 @@ def _has_news(now: JobHistory, written: JobHistory) -> bool:
 
     def shown(history: JobHistory) -> tuple[object, ...]:
         newest = history.failures[0].error if history.failures else None
-        return history.restarts, history.streak.failures, history.strategy.attempts, newest, history.checkpoints.failed
+        counts = history.restarts, history.streak.failures, history.strategy.attempts, history.checkpoints.failed
+        return (*counts, newest, history.running)
 
     return shown(now) != shown(written)

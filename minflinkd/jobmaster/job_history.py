@@ -1,9 +1,10 @@
 """The record of a job's failures and restarts, for every later JobMaster of the job.
 
 It is `history.json` next to the job's checkpoints. It holds how often the job restarted, the state of its restart
-strategy, the failures in a row, the last failures, and checkpoint counts (for completed ones, the metadata has them as
-well). It is written right after each failure, and when a JobMaster ends normally. If a daemon is killed, at most the
-last second is lost. Times are wall-clock, since every process starts its monotonic clock anew.
+strategy, the failures in a row, the last failures, checkpoint counts (for completed ones, the metadata has them as
+well), and whether the job was RUNNING. It is written right after each failure and each start, and when a JobMaster ends
+normally. If a daemon is killed, at most the last second is lost. Times are wall-clock, since every process starts its
+monotonic clock anew.
 """
 
 from __future__ import annotations
@@ -55,13 +56,14 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
     streak: StreakRecord = StreakRecord()
     failures: tuple[FailureRecord, ...] = ()  # newest first
     checkpoints: CheckpointCounts = CheckpointCounts()
+    running: str = ""  # the version that was RUNNING; empty if none was, or its tasks ended with the daemon
 
     def of_another_version(self) -> JobHistory:
         """Return the history for a version that replaces the failed one: its restart strategy starts afresh."""
-        return copy(self, strategy=StrategyRecord())
+        return copy(self, strategy=StrategyRecord(), running="")
 
 
-def history_of(state: JobState, checkpoints: CheckpointCounts, wall: WallClock) -> JobHistory:
+def history_of(state: JobState, checkpoints: CheckpointCounts, wall: WallClock, *, version: str) -> JobHistory:
     return JobHistory(
         restarts=state.restarts,
         strategy=StrategyRecord(
@@ -77,6 +79,7 @@ def history_of(state: JobState, checkpoints: CheckpointCounts, wall: WallClock) 
         ),
         failures=tuple(record_of(failure, wall) for failure in reversed(state.failures)),
         checkpoints=checkpoints,
+        running="" if state.running is None else version,
     )
 
 

@@ -168,6 +168,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
             clock=clock,
         )
         self._history_left = leftovers.history
+        self._tasks_end = False
         self._history = HistoryRecord(root, job_id=job_id, clock=clock, turn=turn, look=self.history)
         self._offsets = OffsetRecord(root, job_id=job_id, clock=clock, turn=turn)
         self.mailbox.on(m.AcknowledgeCheckpoint, self._acknowledge_checkpoint)
@@ -203,12 +204,17 @@ class JobMaster(CoreDriver[JobMasterCore]):
 
     def history(self) -> JobHistory:
         """Return what the job's later JobMasters must know about its failures."""
-        return history_of(self._core.state, self.coordinator.counts(), self._wall)
+        version = "" if self._tasks_end else self._accepted.context.version
+        return history_of(self._core.state, self.coordinator.counts(), self._wall, version=version)
 
     def offsets(self) -> Offsets:
         """Return the current positions of the sources (C26)."""
         self._offsets.update(self._core.state, self.coordinator.latest_published())
         return self._offsets.offsets
+
+    def tasks_end_with_daemon(self) -> None:
+        """Note that the daemon stops in order (A15), so that its end is not counted as a restart of the job later."""
+        self._tasks_end = True
 
     def cancel(self) -> None:
         """Start to cancel the job. Does nothing if the job is already ending. Raises Crashed."""
@@ -269,17 +275,18 @@ class JobMaster(CoreDriver[JobMasterCore]):
                 ran_with=ran_with,
                 rows=row_counts(point.tasks, self._core.state.tasks) if point is not None else {},
                 past=past_of(history, self._own),
-                predecessors=self._predecessors() if self._preceded else None,
+                predecessors=self._predecessors(history) if self._preceded else None,
             )
         )
 
-    def _predecessors(self) -> Predecessors:
-        point = self.coordinator.latest()
+    def _predecessors(self, history: JobHistory) -> Predecessors:
+        point, version = self.coordinator.latest(), self._accepted.context.version
         return Predecessors(
-            version=self._accepted.context.version,
+            version=version,
             latest=0 if point is None else point.checkpoint_id,
             attempts=frozenset() if point is None else frozenset(task.attempt_id for task in point.tasks),
             completed=self.coordinator.completed(),
+            ran=history.running == version,
         )
 
     def _on_crash(self) -> None:
@@ -426,6 +433,8 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self.making_way.note()
         if state.status is not before.status:
             self._log.info("job status", status=state.status.value, before=before.status.value)
+        if before.status is JobStatus.RECONCILING and state.restarts > before.restarts:
+            self._log.warning("the job restarts after a takeover", cause=state.rollouts[-1].cause)
         if before.status is JobStatus.INITIALIZING:
             return  # these failures were reported by earlier JobMasters
         for failure in state.failures:
@@ -434,6 +443,8 @@ class JobMaster(CoreDriver[JobMasterCore]):
                 self._log.warning("failure", code=error.code, error=error.message, task=failure.record.task_name)
         if state.streak != before.streak or state.failures is not before.failures:
             self._note_streak(before, state)
+            self._history.changed()
+        elif state.outcome is None and _ran(state) != _ran(before):
             self._history.changed()
 
     def _note_streak(self, before: JobState, state: JobState) -> None:
@@ -451,3 +462,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
             )
         elif before.restarts_repeatedly and not streak.failures:
             self._log.info("the job has proved healthy again", failures_in_a_row=before.streak.failures)
+
+
+def _ran(state: JobState) -> tuple[int, bool]:
+    return state.restarts, state.running is not None

@@ -98,6 +98,25 @@ async def test_a_task_that_fails_without_a_daemon_is_restarted_by_the_next_one(
     assert await processes_of(cluster) == before
 
 
+async def test_tasks_that_are_lost_together_with_the_daemon_are_a_restart_of_their_job(
+    cluster: Cluster, windows: WindowsJob
+) -> None:
+    """As after a power failure: nothing is left to adopt. The user sees that work was repeated, and why (A14a)."""
+    job_id = await cluster.submit(windows.write("out"))
+    await cluster.await_checkpoints(job_id, 2)
+    supervisor = psutil.Process((await cluster.task_manager_of(job_id)).minflinkd.pid)
+    processes = [supervisor, *supervisor.children(recursive=True)]
+    await cluster.kill()
+    for process in processes:
+        process.kill()
+    await cluster.start_again()
+    assert await finished(cluster, job_id, windows) == 1
+    shown = (await cluster.client.job(job_id)).minflinkd
+    assert shown.restarts == 1
+    (recovery,) = shown.recoveries
+    assert recovery.cause.startswith("not adopted from the JobMaster before: events")
+
+
 @pytest.mark.slow  # tests/unit/taskmanager/test_adoption.py has the end
 async def test_tasks_that_nobody_comes_for_end_and_the_next_daemon_restarts_their_job(
     tmp_path: Path, windows: WindowsJob

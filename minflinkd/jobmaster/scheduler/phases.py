@@ -28,6 +28,7 @@ class Predecessors:
     latest: int = 0  # the checkpoint that a restart would begin from; 0: none
     attempts: frozenset[AttemptId] = frozenset()  # those whose state it holds
     completed: frozenset[int] = frozenset()  # all checkpoints that are in the store
+    ran: bool = False  # this version was RUNNING, and its tasks were not told to end with the daemon
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ slots with the tasks on them. A region is adopted if all its tasks are there and
 version, they read from one another, and a restart would begin from a checkpoint that they took part in or began from
 themselves. Other attempts lag behind their own successors: those have published what these would publish again.
 
-What is not adopted is told to end, and restarts from the checkpoint.
+What is not adopted is told to end, and restarts from the checkpoint. That counts as a restart of the job, also if the
+TaskManagers were lost together with the daemon and no task is found. It does not count after an orderly stop: then the
+tasks were meant to end.
 """
 
 from __future__ import annotations
@@ -97,7 +99,10 @@ def advance(this: Step, phase: Reconciling) -> tuple[FoundTask, ...]:
         if task_id not in tasks:
             _dismiss(this, found)
     if not tasks:
-        this.enter(WaitingForSlots())
+        if failed or not phase.predecessors.ran:
+            this.enter(WaitingForSlots())
+        else:
+            this.restart(WaitingForSlots(), cause=_not_adopted(this.state, tasks))
         return failed
     adopted = [phase.found[task_id] for task_id in sorted(tasks)]
     for found in adopted:
@@ -115,9 +120,13 @@ def advance(this: Step, phase: Reconciling) -> tuple[FoundTask, ...]:
     elif failed:
         this.enter(WaitingForSlots())
     else:
-        missing = ", ".join(sorted(this.state.tasks[t].name for t in this.state.tasks.keys() - tasks))
-        this.restart(WaitingForSlots(), cause=f"not adopted from the JobMaster before: {missing}"[:300])
+        this.restart(WaitingForSlots(), cause=_not_adopted(this.state, tasks))
     return failed
+
+
+def _not_adopted(state: JobState, adopted: Collection[TaskId]) -> str:
+    missing = ", ".join(sorted(task.name for task_id, task in state.tasks.items() if task_id not in adopted))
+    return f"not adopted from the JobMaster before: {missing}"[:300]
 
 
 def _dismiss(this: Step, found: FoundTask) -> None:

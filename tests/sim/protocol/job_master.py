@@ -92,6 +92,7 @@ class JobMasterParty(Party[JobMasterCore]):
         self.zombie = False
         self.cancelled: set[AttemptId] = set()  # attempts whose end it has asked for
         self._status = core.state.status
+        self._version = context.version
         job.master = self
         self.universe.note("{} BEGINS as {}", self.address, leader_id)
         # One that stood down has stopped its tasks. After any other, they may still run.
@@ -100,6 +101,7 @@ class JobMasterParty(Party[JobMasterCore]):
             latest=job.checkpoints,
             attempts=frozenset(job.checkpointed.values()),
             completed=self.completed(),
+            ran=job.ran_as == context.version,
         )
         preceded, job.preceded = job.preceded, True
         self.feed(
@@ -223,3 +225,4 @@ class JobMasterParty(Party[JobMasterCore]):
         if self.core.state.status is not self._status:
             self._status = self.core.state.status
             self.universe.note("{} is {}", self.address, self._status.value)
+            self.job.ran_as = "" if self.core.state.running is None else self._version

@@ -43,6 +43,7 @@ class Job:
     checkpointed: dict[TaskId, AttemptId] = field(default_factory=dict)  # the attempts whose state it holds
     checkpoints: int = 0
     preceded: bool = False  # it has had a JobMaster that did not stop its tasks
+    ran_as: str = ""  # the version that was RUNNING at the end of the last JobMaster
     cancelled: bool = False
     ended: JobStatus | None = None
 

@@ -14,7 +14,7 @@ from fcntl import ioctl
 import pytest
 from rich.cells import cell_len
 
-from minflinkd.cli.text import Part, fit, short, stderr_width
+from minflinkd.cli.text import Part, fit, fit_columns, short, stderr_width
 from minflinkd.cli.watch import Progress
 from minflinkd.rest.jobs import job_info
 from minflinkd.rest.schemas import Checkpoints
@@ -114,3 +114,20 @@ def test_a_log_has_no_edge_unless_columns_says_so(
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
     assert stderr_width() == width
+
+
+@pytest.mark.parametrize(
+    ("wanted", "room", "widths"),
+    [
+        pytest.param([32, 24, 7], 80, [32, 24, 7], id="all fits"),
+        pytest.param([32, 40, 7], 80, [32, 35, 7], id="the longest is shortened"),
+        pytest.param([32, 60, 7, 9, 19], 110, [32, 31, 7, 9, 19], id="short ones stay whole"),
+        pytest.param([32, 60, 7, 9, 19], 80, [32, 23, 7, 9], id="the last is left out"),
+        pytest.param([32, 60, 7], 40, [32], id="the id is never left out"),
+    ],
+)
+def test_a_narrow_table_shortens_long_cells_and_then_leaves_out_the_last_columns(
+    wanted: list[int], room: int, widths: list[int]
+) -> None:
+    """`R...` in place of RUNNING would help nobody. The id, which other commands take, stays whole."""
+    assert fit_columns(wanted, room) == widths

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -226,6 +227,27 @@ def test_without_any_task_the_job_begins_from_its_checkpoint_when_the_time_is_ov
     heir.time_is_over()
     assert heir.state.status is JobStatus.CREATED
     assert heir.needs() == {"a"}
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["found too old", "none found"])
+def test_a_job_that_ran_and_of_which_no_task_can_be_adopted_counts_a_restart(found: bool) -> None:
+    """Its work since the last checkpoint is done again, as after a failure. The user sees why (A14a)."""
+    heir = Heir(task("a", 1, "a"), reader("b", of="a"), before=replace(BEFORE, ran=True, attempts=frozenset()))
+    if found:
+        heir.offer(running("a"), running("b", reads="a"))
+    else:
+        heir.time_is_over()
+    assert heir.state.status is JobStatus.RESTARTING
+    assert heir.state.restarts == 1
+    assert heir.state.rollouts[-1].cause == "not adopted from the JobMaster before: a, b"
+
+
+def test_a_task_that_failed_meanwhile_is_one_restart_also_if_none_is_left() -> None:
+    """The failure causes it. That nothing else was found is the same incident."""
+    heir = Heir(task("a", 1, "a"), before=replace(BEFORE, ran=True))
+    heir.offer(failed("a"))
+    assert heir.state.restarts == 1
+    assert heir.state.rollouts[-1].cause.startswith("user-code: boom")
 
 
 def test_of_two_attempts_of_a_task_the_later_one_counts() -> None:

@@ -140,7 +140,7 @@ def test_a_later_jobmaster_goes_on_with_what_is_recorded() -> None:
     job = running(a=1)
     for _ in range(4):
         fail(job)
-    stored = decode(encode(history_of(job.state, CheckpointCounts(completed=9, failed=2), wall)))
+    stored = decode(encode(history_of(job.state, CheckpointCounts(completed=9, failed=2), wall, version="v2")))
     past = past_of(stored, lambda ms: (ms - 1_700_000_000_000) / 1000 - 5000)
     later = WideJob(a=1)
     later.feed(ev.Started(past=past))
@@ -158,7 +158,7 @@ def test_another_version_is_forgiven_the_delay_but_has_to_prove_healthy() -> Non
     job = running(a=1)
     for _ in range(4):
         fail(job)
-    past = past_of(history_of(job.state, CheckpointCounts(), wall).of_another_version(), lambda _: 0.0)
+    past = past_of(history_of(job.state, CheckpointCounts(), wall, version="v2").of_another_version(), lambda _: 0.0)
     assert (past.history.backoff, past.history.attempts, past.streak.failures, past.restarts) == (0, 0, 4, 4)
 
 
@@ -196,12 +196,24 @@ async def test_the_record_is_there_for_the_next_jobmaster_and_bounded(tmp_path: 
     assert {len(f.error.message) + len(f.error.traceback) for f in read.failures} == {2 * KEPT_TEXT}
 
 
-async def test_nothing_is_written_for_a_job_that_never_failed(tmp_path: Path) -> None:
-    """Counts of checkpoints are in their metadata, so a job without failures needs no record."""
-    record = history_record(tmp_path, running(a=1))
+async def test_nothing_is_written_for_a_job_that_neither_failed_nor_ran(tmp_path: Path) -> None:
+    """Counts of checkpoints are in their metadata, so they alone need no record."""
+    record = history_record(tmp_path, WideJob(group="all", a=1))
     await record.load()
     await record.write_last()
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_record_says_whether_the_job_ran(tmp_path: Path) -> None:
+    """A later JobMaster that finds no task of a job that ran counts a restart."""
+    job = running(a=1)
+    await history_record(tmp_path, job).write_last()
+    assert (await history_record(tmp_path, job).load()).running == "v2"
+    job.report("a", TaskState.FAILED, BOOM)
+    record = history_record(tmp_path, job)
+    await record.load()
+    await record.write_last()
+    assert (await record.load()).running == ""
 
 
 async def test_a_record_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
@@ -217,7 +229,7 @@ def history_record(directory: Path, job: WideJob) -> HistoryRecord:
         job_id=JOB,
         clock=SystemClock(),
         turn=StorageTurn("job"),
-        look=lambda: history_of(job.state, CheckpointCounts(completed=5), wall),
+        look=lambda: history_of(job.state, CheckpointCounts(completed=5), wall, version="v2"),
     )
 
 
