@@ -138,6 +138,7 @@ def committed(directory: Path) -> list[Path]:
     return [Path(json.loads(entry)["path"].removeprefix("file://")) for entry in entries]
 
 
+@pytest.mark.slow  # tests/spark/test_session_kafka has both directions of Kafka
 async def test_the_script_with_kafka_and_its_job_count_the_same(
     connected: Cluster, kafka: Tansu, tmp_path: Path
 ) -> None:

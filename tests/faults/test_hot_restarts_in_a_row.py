@@ -31,7 +31,8 @@ def changes() -> Iterator[dict[str, Any]]:
     ("restarts", "exchange"),
     [
         pytest.param(30, False, id="30 times", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
-        pytest.param(6, True, id="6 times, weighed by one task and summed by another"),
+        # test_hot_restart has four in a row in `make test`
+        pytest.param(6, True, id="6 times, weighed by one task and summed by another", marks=pytest.mark.slow),
     ],
 )
 async def test_every_version_counts_exactly_the_events_between_the_offsets_at_which_it_took_over(

@@ -32,8 +32,8 @@ async def run_and_signal(cluster: Cluster, windows: WindowsJob, name: str, which
 @pytest.mark.parametrize(
     ("which", "number"),
     [
-        pytest.param("jvm", signal.SIGKILL, id="the JVM is killed"),
-        # test_transform_with_state kills a session child in `make test`
+        # In `make test`, test_exactly_once kills JVMs and session children.
+        pytest.param("jvm", signal.SIGKILL, id="the JVM is killed", marks=pytest.mark.slow),
         pytest.param("session", signal.SIGKILL, id="the session child is killed", marks=pytest.mark.slow),
         pytest.param("jvm", signal.SIGSTOP, id="the JVM is stopped", marks=pytest.mark.slow),
         pytest.param("session", signal.SIGSTOP, id="the session child is stopped", marks=pytest.mark.slow),

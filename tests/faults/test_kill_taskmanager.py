@@ -122,6 +122,7 @@ async def test_a_large_log_of_a_task_manager_travels_once(cluster: Cluster) -> N
         small.unlink(missing_ok=True)
 
 
+@pytest.mark.slow  # test_exactly_once kills TaskManagers, and each test of a daemon starts one
 async def test_without_a_standby_a_new_task_manager_is_started(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
@@ -145,7 +146,7 @@ async def test_without_a_standby_a_new_task_manager_is_started(
     assert leftovers(out) == []
 
 
-@pytest.mark.slow  # test_lost_taskmanager has one that is cut off
+@pytest.mark.slow  # the simulated processes of tests/sim/protocol stop in every seed
 async def test_a_task_manager_stopped_until_its_job_runs_elsewhere_does_no_harm_and_ends(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:

@@ -127,6 +127,7 @@ async def test_a_task_manager_stopped_until_its_job_has_ended_does_no_harm(
     assert leftovers(out) == []
 
 
+@pytest.mark.slow  # the simulated network of tests/sim/protocol cuts off and delays in every seed
 async def test_a_task_manager_that_is_cut_off_ends_its_tasks_and_comes_back(
     pair: Pair, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:

@@ -95,6 +95,7 @@ async def test_another_version_of_the_function_goes_on_with_the_state(counted: C
     await counted.goes_on()
 
 
+@pytest.mark.slow  # tests/e2e/test_savepoints has it with other state
 async def test_a_savepoint_is_the_start_of_a_job_elsewhere(counted: Counted, tmp_path: Path) -> None:
     """The other daemon has another root directory, and the job fewer partitions (C24, C25, R20).
 

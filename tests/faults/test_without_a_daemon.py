@@ -98,6 +98,7 @@ async def test_a_task_that_fails_without_a_daemon_is_restarted_by_the_next_one(
     assert await processes_of(cluster) == before
 
 
+@pytest.mark.slow  # tests/unit/jobmaster/test_reconciling.py has the decision
 async def test_tasks_that_are_lost_together_with_the_daemon_are_a_restart_of_their_job(
     cluster: Cluster, windows: WindowsJob
 ) -> None:
