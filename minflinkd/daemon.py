@@ -41,7 +41,7 @@ from minflinkd.resourcemanager.resource_manager import ResourceManager
 from minflinkd.resourcemanager.standalone import StandaloneLauncher
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
-from minflinkd.rest.guard import Limits
+from minflinkd.rest.guard import limits_of_bodies, own_names
 from minflinkd.rest.server import Listening, LogSources, RestServer, place
 from minflinkd.rpc.door import RpcDoor
 from minflinkd.rpc.local import LocalNetwork
@@ -189,7 +189,7 @@ class Daemon(Component):
             listening=Listening(
                 host=config.rest.bind_address,
                 port=config.rest.port,
-                allowed_hosts={config.rest.address},
+                allowed_hosts=own_names(config.rest.address, config.security.allowed_hosts),
                 sockets=self._rest_sockets,
             ),
             about=About(
@@ -199,7 +199,7 @@ class Daemon(Component):
                 standing=self._standing,
             ),
             metrics=self.metrics,
-            limits=Limits(body_bytes=config.rest.max_content_length),
+            limits=limits_of_bodies(config.rest.max_content_length),
             blobs=self.blobs,
             logs=LogSources(
                 blobs=self.blobs,

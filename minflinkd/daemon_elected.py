@@ -31,6 +31,7 @@ from minflinkd.ha.embedded import StateDirectory, cluster_secret
 from minflinkd.ha.service import Member, ServiceRefused, ServiceUnavailable, told
 from minflinkd.ha.standing import member_name
 from minflinkd.ha.zookeeper.cluster import ZooKeeperCluster
+from minflinkd.rest.guard import own_names
 from minflinkd.rest.server import Listening, place
 from minflinkd.rest.standby import StandbyServer
 from minflinkd.rpc.door import RpcDoor
@@ -323,7 +324,9 @@ class ElectedDaemon(Component):
         standby = StandbyServer(
             [each.dup() for each in self._sockets],
             listening=Listening(
-                host=config.rest.bind_address, port=config.rest.port, allowed_hosts={config.rest.address}
+                host=config.rest.bind_address,
+                port=config.rest.port,
+                allowed_hosts=own_names(config.rest.address, config.security.allowed_hosts),
             ),
             leader=self._leader,
             trouble=lambda: self._trouble or self._elector.trouble,

@@ -21,7 +21,7 @@ from minflinkd.runtime.errors import MinflinkError
 if TYPE_CHECKING:
     from minflinkd.jobgraph.document import JobDocument  # slow to import
 
-LARGEST_JOB_FILE = 16 << 20  # bytes; more is not a job file
+LARGEST_JOB_FILE = 4 << 20  # bytes; the daemon takes no larger document
 LARGEST_ARTIFACT = 10 << 30  # bytes; the daemon's own limit is blob.max-size
 AT_ONCE = 4  # artifacts
 

@@ -97,6 +97,13 @@ class Security:
         "an address is refused. Whoever can submit a job can run code: set this only if the network lets nobody else "
         "in.",
     )
+    allowed_hosts: str = option(
+        "security.allowed-hosts",
+        "",
+        "More names under which clients reach the HTTP endpoint, separated by commas: those of a reverse proxy or an "
+        "SSH tunnel. rest.address, the name of this host, loopback names, and on a network any address are accepted "
+        "without this. Other names are refused, since a web page may let its own name point to this machine.",
+    )
 
 
 class Standby(StrEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -71,14 +72,15 @@ class Analyzer:
         `held` raises.
         """
         try:
-            graph = parse_json(document).job()
+            graph = await asyncio.to_thread(lambda: parse_json(document).job())
         except InvalidJobGraph as error:
             more = await self._analyze_sound_part(job_id, error, context, beside)
             raise InvalidJobGraph((*error.faults, *more)) from None
         faults = (*_unknown_hooks(graph), *await self._missing_artifacts(job_id, graph, beside))
         if not faults:
             graph = await with_units(graph, job_id, self.blobs)
-            request = m.AnalyzeJob(job=context(job_id, graph), tasks=chain(graph), held=dict(await held(graph)))
+            tasks = await asyncio.to_thread(chain, graph)
+            request = m.AnalyzeJob(job=context(job_id, graph), tasks=tasks, held=dict(await held(graph)))
             analysis = await self._analyze(request, self.session_timeout())
             faults = analysis.faults
         if faults:
@@ -110,7 +112,7 @@ class Analyzer:
         sound = without_python(error.sound) if missing else error.sound
         if not sound.vertices:
             return missing
-        tasks = sound_tasks(sound)
+        tasks = await asyncio.to_thread(sound_tasks, sound)
         try:
             sound = sound if missing else await with_units(sound, job_id, self.blobs)
             request = m.AnalyzeJob(job=context(job_id, sound), tasks=tasks)

@@ -15,16 +15,16 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from minflinkd.jobgraph.faults import DOCUMENT, GraphFault, InvalidJobGraph, at, located, show
+from minflinkd.jobgraph.faults import DOCUMENT, MOST, GraphFault, InvalidJobGraph, at, located, show
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobgraph.places import Url, place_of
-from minflinkd.jobgraph.validation import parse_job
+from minflinkd.jobgraph.validation import MOST_VALUES, parse_job
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import is_vertex_id
 from minflinkd.runtime.secrets import without_credentials
 
 _TAG = "tag:yaml.org,2002:"
-_LARGEST = 100_000  # values in one file; aliases count as often as they are used
+LARGEST = 4 * 1024 * 1024  # bytes of a document
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,14 @@ def read_job_file(path: Path) -> JobDocument:
 
 
 def parse_json(text: bytes) -> JobDocument:
-    """Parse JSON. Raises InvalidJobGraph if the text is not JSON."""
+    """Parse JSON. Raises InvalidJobGraph if the text is not JSON, or too large."""
+    _check_size(text)
     duplicates: list[GraphFault] = []
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         unique: dict[str, Any] = {}
         for key, value in pairs:
-            if key in unique:
+            if key in unique and len(duplicates) < MOST:
                 problem = f"the key {show(key)} is twice in one mapping"
                 duplicates.append(GraphFault(path=DOCUMENT, problem=problem, hint="keys and ids are unique"))
             unique.setdefault(key, value)
@@ -110,7 +111,8 @@ def parse_json(text: bytes) -> JobDocument:
 
 
 def parse_yaml(text: bytes) -> JobDocument:
-    """Parse YAML. Raises InvalidJobGraph if the text is not YAML."""
+    """Parse YAML. Raises InvalidJobGraph if the text is not YAML, or too large."""
+    _check_size(text)
     try:
         node = YAML(typ="safe", pure=True).compose(text.decode())
     except MarkedYAMLError as error:
@@ -128,19 +130,24 @@ def parse_yaml(text: bytes) -> JobDocument:
     return JobDocument(value, plain.positions, tuple(plain.faults))
 
 
+def _check_size(text: bytes) -> None:
+    if len(text) > LARGEST:
+        _refuse(f"the file has {len(text):,} bytes, and {LARGEST:,} are the most", None)
+
+
 class _Plain:
     """Converts YAML nodes to plain values. Dates stay text, because JSON has none."""
 
     def __init__(self) -> None:
         self.positions: dict[str, int] = {}
         self.faults: list[GraphFault] = []
-        self._left = _LARGEST
+        self._left = MOST_VALUES  # aliases count as often as they are used
         self._scalars = YAML(typ="safe", pure=True).constructor
 
     def read(self, node: Node, path: str) -> Any:
         self._left -= 1
         if self._left < 0:
-            _refuse(f"the file has more than {_LARGEST} values", None)
+            _refuse(f"the file has more than {MOST_VALUES:,} values", None)
         self.positions.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, MappingNode):
             return self._mapping(node, path)
@@ -164,13 +171,15 @@ class _Plain:
 
     def _entry(self, node: Node, path: str, index: int) -> Any:
         """Read an entry of a list. Faults name a vertex by its id, so a list of vertices is noted under both paths."""
-        value = self.read(node, at(path, index))
+        old, before, self.positions = at(path, index), self.positions, {}
+        value = self.read(node, old)
+        own, self.positions = self.positions, before
+        self.positions.update(own)
         name = value.get("id") if path == "vertices" and isinstance(value, dict) else None
         if isinstance(name, str) and is_vertex_id(name):
-            old, new = at(path, index), at(path, name)
-            for known, line in list(self.positions.items()):
-                if known == old or known.startswith((f"{old}.", f"{old}[")):
-                    self.positions.setdefault(new + known[len(old) :], line)
+            new = at(path, name)
+            for known, line in own.items():
+                self.positions.setdefault(new + known[len(old) :], line)
         return value
 
     def _scalar(self, node: Node, path: str) -> Any:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 DOCUMENT = "job"  # the path of the document as a whole
 
+MOST = 100  # faults that are listed
+MOST_GUESSES = 2000  # in a document
+_NAMED = 20  # known words that a hint lists
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _SHOWN = 80  # characters shown of a wrong value
 
@@ -52,28 +55,59 @@ class InvalidJobGraph(MinflinkError):
         self.faults = tuple(faults)
         self.sound = sound
         count = f"{len(self.faults)} faults" if len(self.faults) != 1 else "1 fault"
-        super().__init__("\n  ".join([f"the job has {count}:", *map(str, self.faults)]))
+        text = "\n  ".join([f"the job has {count}:", *map(str, self.faults)])
+        super().__init__(text)
+        self.message = text  # in full: the number of faults is bounded
 
 
 class Faults:
-    """The faults found so far, in the order in which they were found."""
+    """The faults found so far, in the order in which they were found. After the first `MOST`, they are only counted."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], GraphFault] = {}
+        self._faulty: set[str] = set()  # the paths of all faults, and what is above them
+        self._more = 0
+        self._guesses = 0
 
-    def add(self, path: str, problem: str, hint: str = "", code: str | None = None) -> None:
-        self._found.setdefault((path, problem), GraphFault(path=path, problem=problem, hint=hint, code=code))
+    @property
+    def full(self) -> bool:
+        """Whether further faults are only counted. Then it is not worth looking for hints."""
+        return len(self._found) >= MOST
+
+    def may_guess(self) -> bool:
+        """Whether to look for what one more word stands for. That takes time, and a document may have many words."""
+        self._guesses += 1
+        return self._guesses <= MOST_GUESSES
+
+    def add(self, path: str, problem: str, hint: str | Callable[[], str] = "", code: str | None = None) -> None:
+        """Note a fault. A `hint` that takes time to make is given as a function."""
+        self._faulty.add(path)
+        self._faulty.update(path[:end] for end, letter in enumerate(path) if letter in ".[")
+        if (path, problem) in self._found:
+            return
+        if self.full:
+            self._more += 1
+            return
+        hint = hint if isinstance(hint, str) else hint()
+        self._found[path, problem] = GraphFault(path=path, problem=problem, hint=hint, code=code)
 
     def touch(self, path: str) -> bool:
         """Whether `path` or something below it is faulty, so that a rule does not complain about a consequence."""
-        return any(at == path or at.startswith((f"{path}.", f"{path}[")) for at, _ in self._found)
+        return path in self._faulty
 
     def raise_if_any(
         self, positions: Mapping[str, int] | None = None, sound: Callable[[], JobGraph] | None = None
     ) -> None:
         """Raises InvalidJobGraph."""
-        if self._found:
-            raise InvalidJobGraph(located(self._found.values(), positions or {}), sound() if sound else None)
+        if not self._found:
+            return
+        listed = located(self._found.values(), positions or {})
+        if self._more:
+            more = GraphFault(
+                path=DOCUMENT, problem=f"{self._more:,} more faults", hint="correct the listed ones first"
+            )
+            listed = (*listed, more)
+        raise InvalidJobGraph(listed, sound() if sound else None)
 
 
 def at(path: str, key: str | int) -> str:
@@ -136,9 +170,10 @@ def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
 
 
 def meant(word: str, known: Iterable[str], what: str = "known here") -> str:
-    """Return a hint for an unknown word: the nearest known one, or all of them."""
+    """Return a hint for an unknown word: the nearest known one, or the first of them."""
     names = sorted(known)
     close = nearest(word, names)
     if close is not None:
         return f"did you mean {close}?"
-    return f"{what}: {', '.join(names)}" if names else ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{what}: {', '.join(names[:_NAMED])}{more}" if names else ""

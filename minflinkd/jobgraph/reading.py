@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Final, NewType, TypeVar, get_args, get_origin
 
 import msgspec
@@ -85,8 +85,9 @@ class Reader:
         misspelt = set()  # known keys that misspelt ones stand for
         for key in value:
             if key not in known:
-                misspelt.add(nearest(str(key), known))
-                self._faults.add(at(path, str(key)), f"unknown key {show(str(key))}", meant(str(key), known))
+                misspelt.add(None if self._faults.full else nearest(str(key), known))
+                hint = partial(meant, str(key), known)
+                self._faults.add(at(path, str(key)), f"unknown key {show(str(key))}", hint)
         good = {}
         for key, field in known.items():
             if value.get(key) is not None:  # an empty YAML value counts as not given
@@ -175,7 +176,7 @@ class Reader:
                 return _duration(value)
             return msgspec.convert(value, kind.__supertype__ if isinstance(kind, NewType) else kind)
         except (msgspec.ValidationError, InvalidUnit, ValueError):
-            self._faults.add(path, f"{show(value)} is not {_describe(kind)}", _choice(plain, value))
+            self._faults.add(path, f"{show(value)} is not {_describe(kind)}", partial(_choice, plain, value))
             return WRONG
 
 

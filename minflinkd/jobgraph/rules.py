@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from functools import partial
 from pathlib import PurePath
 
 from minflinkd.jobgraph import delivery, formats, params
@@ -65,10 +66,11 @@ def _check_restore(graph: JobGraph, restore: Restore, faults: Faults) -> None:
     if isinstance(restore.offsets, dict):
         if restore.path is not None:
             faults.add("restore.path", "the offsets are given, so that nothing is read", "offsets: latest, or no path")
-        sources = [vertex.id for vertex in graph.vertices if vertex.source is not None]
+        sources = {vertex.id for vertex in graph.vertices if vertex.source is not None}
         for name in restore.offsets:
             if name.partition("#")[0] not in sources:
-                faults.add(at("restore.offsets", name), f"there is no source {show(name)}", meant(name, sources))
+                hint = partial(meant, name, sources)
+                faults.add(at("restore.offsets", name), f"there is no source {show(name)}", hint)
     elif restore.path is None:
         if not faults.touch("restore.path"):
             faults.add("restore.path", "path is missing", "of a savepoint, or of a checkpoint: <directory>/chk-<n>")
@@ -176,6 +178,8 @@ def _check_params(graph: JobGraph, vertex: Vertex, path: str, faults: Faults) ->
             where = at(where, key)
         for error in params.problems(text, graph.params):
             faults.add(where, error.message, error.hint)
+            if faults.full:  # the hints take time
+                return
 
 
 def _check_source(graph: JobGraph, source: Source, path: str, faults: Faults) -> None:
@@ -250,7 +254,7 @@ def _check_options(format: str, options: dict[str, str], path: str, faults: Faul
     for name in options:
         if (why := formats.refused_option(name)) is not None:
             faults.add(at(path, name), f"{show(name)} is not an option of a vertex", why)
-        elif (known := formats.misspelt_option(format, name, reads=reads)) is not None:
+        elif faults.may_guess() and (known := formats.misspelt_option(format, name, reads=reads)) is not None:
             faults.add(at(path, name), f"unknown option {show(name)}", f"did you mean {known}?")
 
 

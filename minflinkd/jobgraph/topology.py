@@ -8,9 +8,12 @@ from __future__ import annotations
 import graphlib
 import heapq
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from minflinkd.jobgraph.faults import Faults, at, meant, nearest, vertex_path
 from minflinkd.jobgraph.model import JobGraph, Vertex
+
+MOST_CYCLES = 10  # that are shown at a time
 
 
 def check_topology(graph: JobGraph, faults: Faults) -> None:
@@ -27,7 +30,7 @@ def check_topology(graph: JobGraph, faults: Faults) -> None:
         if vertex.id not in consumed and vertex.kind not in ("sink", "nothing") and not faults.touch(f"{path}.sink"):
             problem = f"the {vertex.kind} vertex leads nowhere"
             faults.add(path, problem, "name it in the inputs of a vertex, or leave it out")
-    for cycle in _cycles(predecessors(v for v in graph.vertices if v.kind != "source")):
+    for cycle in _cycles(predecessors(v for v in graph.vertices if v.kind != "source"), most=MOST_CYCLES):
         path = at(vertex_path(cycle[0]), "inputs")
         faults.add(path, f"cycle: {' -> '.join([*cycle, cycle[0]])}", "data flows from sources to sinks only")
 
@@ -35,6 +38,7 @@ def check_topology(graph: JobGraph, faults: Faults) -> None:
 def _check_edges(graph: JobGraph, faults: Faults) -> set[str]:
     """Check the inputs. Return the ids of all vertices that another one reads, or clearly means to read."""
     by_id = {vertex.id: vertex for vertex in graph.vertices}
+    readable = [vertex.id for vertex in graph.vertices if vertex.kind != "sink"]
     consumed: set[str] = set()
     for vertex in graph.vertices:
         seen: set[str] = set()
@@ -44,9 +48,10 @@ def _check_edges(graph: JobGraph, faults: Faults) -> set[str]:
             if edge.id in seen:
                 faults.add(path, f"{edge.id} is an input twice", "one input is enough, SQL may read it several times")
             elif edge.id not in by_id:
-                others = [v.id for v in graph.vertices if v.id != vertex.id and v.kind != "sink"]
+                others = [] if faults.full else [name for name in readable if name != vertex.id]
                 consumed.add(nearest(edge.id, others) or edge.id)
-                faults.add(path, f"unknown input {edge.id}", meant(edge.id, others, "the vertices are"))
+                hint = partial(meant, edge.id, others, "the vertices are")
+                faults.add(path, f"unknown input {edge.id}", hint)
             elif by_id[edge.id].kind == "sink":
                 faults.add(path, f"{edge.id} is a sink, and nothing can read from it", "read what the sink reads")
             seen.add(edge.id)
@@ -59,20 +64,22 @@ def predecessors(vertices: Iterable[Vertex]) -> dict[str, list[str]]:
     return {v.id: [edge.id for edge in v.inputs if edge.id in by_id] for v in by_id.values()}
 
 
-def _cycles(inputs: Mapping[str, list[str]]) -> list[list[str]]:
+def _cycles(inputs: Mapping[str, list[str]], *, most: int) -> list[list[str]]:
     """Return cycles without a common vertex, until the rest has none. Each is in the direction of the data flow."""
     rest = {vertex: list(ids) for vertex, ids in inputs.items()}
-    found = []
-    while True:
+    found: list[list[str]] = []
+    while len(found) < most:
         try:
             graphlib.TopologicalSorter(rest).prepare()
         except graphlib.CycleError as error:
             cycle = list(error.args[1])[1:]
             first = cycle.index(min(cycle))
             found.append(cycle[first:] + cycle[:first])
-            rest = {v: [i for i in ids if i not in cycle] for v, ids in rest.items() if v not in cycle}
+            gone = set(cycle)
+            rest = {v: [i for i in ids if i not in gone] for v, ids in rest.items() if v not in gone}
         else:
-            return found
+            break
+    return found
 
 
 def topological_order(vertices: Iterable[Vertex]) -> tuple[Vertex, ...]:
@@ -111,9 +118,11 @@ def connected_parts(vertices: tuple[Vertex, ...]) -> list[tuple[Vertex, ...]]:
     for number, start in enumerate(inputs):
         reach = [start]
         while reach:
-            vertex = reach.pop()
-            if vertex not in part:
-                part[vertex] = number
-                reach.extend(neighbours[vertex] - part.keys())
-    numbers = dict.fromkeys(part[v.id] for v in vertices)
-    return [tuple(v for v in vertices if part[v.id] == number) for number in numbers]
+            reached = reach.pop()
+            if reached not in part:
+                part[reached] = number
+                reach.extend(neighbours[reached] - part.keys())
+    parts: dict[int, list[Vertex]] = {}
+    for one in vertices:
+        parts.setdefault(part[one.id], []).append(one)
+    return [tuple(members) for members in parts.values()]

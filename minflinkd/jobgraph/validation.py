@@ -21,6 +21,8 @@ from minflinkd.jobgraph.topology import check_topology
 from minflinkd.runtime.errors import MinflinkError
 
 _DEEPEST = 64  # levels of nesting in a document
+MOST_VALUES = 100_000  # in a document
+MOST_VERTICES = 1000  # in a job
 
 
 def parse_job(
@@ -39,6 +41,9 @@ def parse_job(
     faults = Faults()
     for path, problem in _not_json(document):
         faults.add(path, problem)
+        if faults.full:
+            break
+    _check_size(document, faults)
     faults.raise_if_any(positions)
 
     fields = Reader(faults).fields(JobGraph, document, DOCUMENT)
@@ -83,11 +88,23 @@ def _check_files(
             faults.add(place, f"there is no file {file}", "paths are relative to the job file")
 
 
+def _check_size(document: object, faults: Faults) -> None:
+    vertices = document.get("vertices") if isinstance(document, Mapping) else None
+    if isinstance(vertices, Mapping | list | tuple) and len(vertices) > MOST_VERTICES:
+        problem = f"the job has {len(vertices):,} vertices, and {MOST_VERTICES:,} are the most"
+        faults.add("vertices", problem, "divide it into several jobs")
+
+
 def _not_json(document: object) -> Iterator[tuple[str, str]]:
     """Yield what JSON text cannot hold, or what could not be written again."""
     rest: list[tuple[str, object, int]] = [(DOCUMENT, document, 0)]
+    count = 0
     while rest:
         path, value, depth = rest.pop()
+        count += 1
+        if count + len(rest) > MOST_VALUES:
+            yield DOCUMENT, f"the document has more than {MOST_VALUES:,} values"
+            return
         if depth > _DEEPEST:
             yield path, f"the document is nested more than {_DEEPEST} levels deep"
         elif isinstance(value, Mapping):

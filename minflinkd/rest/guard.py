@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
-from collections.abc import Collection
+import socket
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
-from minflinkd.rest.errors import BodyTooLarge, BodyTooSlow, CrossSite, UnknownHost, UnsupportedMediaType
+from minflinkd.rest.errors import (
+    BodyTooLarge,
+    BodyTooSlow,
+    CrossSite,
+    Overloaded,
+    UnknownHost,
+    UnsupportedMediaType,
+)
 
 _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 _SAME_SITE = frozenset({"same-origin", "none"})
@@ -20,10 +29,16 @@ _SAME_SITE = frozenset({"same-origin", "none"})
 @dataclass(frozen=True)
 class Limits:
     body_bytes: int = 16 * 1024**2
+    bodies_bytes: int = 256 * 1024**2  # of all bodies under way together
     body_seconds: float = 30.0  # that a client has to send its whole body
     header_bytes: int = 16 * 1024  # of one header, and of the request line
     requests: int = 512  # under way at once
     keep_alive_seconds: float = 75.0
+
+
+def limits_of_bodies(largest: int) -> Limits:
+    """Return the limits with `rest.server.max-content-length`. One such body always finds room."""
+    return Limits(body_bytes=largest, bodies_bytes=max(largest, Limits.bodies_bytes))
 
 
 def is_loopback(host: str) -> bool:
@@ -35,19 +50,43 @@ def is_loopback(host: str) -> bool:
         return name in _LOOPBACK_NAMES or name.endswith(".localhost")
 
 
-def check_host(header: str, bound_to: str, allowed: Collection[str]) -> None:
-    """On a loopback server, accept loopback names only: a page whose name was rebound to 127.0.0.1 sends its own name.
+def own_names(address: str, more: str) -> frozenset[str]:
+    """Return the names of an endpoint: `rest.address`, the host's name, and `security.allowed-hosts`."""
+    names = (address, socket.gethostname(), *more.split(","))
+    return frozenset(name.strip().lower().rstrip(".") for name in names) - {""}
 
-    Raises UnknownHost.
+
+def check_host(header: str, bound_to: str, allowed: Collection[str]) -> None:
+    """Accept only names that are known to be this endpoint's. Raises UnknownHost.
+
+    The page of evil.example may let its name point to this machine ("DNS rebinding"). Then the browser takes the
+    endpoint for a part of that page, but still sends the page's name. An address cannot be rebound, so a server on the
+    network accepts any address; one on loopback accepts loopback addresses and its own.
     """
-    if not is_loopback(bound_to):
+    name = _host_name(header)
+    if is_loopback(name) or name == bound_to or name in allowed:
         return
-    name = urlsplit(f"//{header}").hostname or ""
-    if not is_loopback(name) and name != bound_to and name not in allowed:
+    if is_loopback(bound_to) or not _is_address(name):
         raise UnknownHost(
             f"this endpoint is not {header[:100]!r}",
-            hint="use http://localhost or the address that it listens on",
+            hint="use http://localhost or the address that it listens on, or add the name to security.allowed-hosts",
         )
+
+
+def _host_name(header: str) -> str:
+    """Return the host of a `Host` header, in lower case; empty if there is none."""
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def check_origin(headers: CIMultiDictProxy[str], method: str) -> None:
@@ -56,12 +95,55 @@ def check_origin(headers: CIMultiDictProxy[str], method: str) -> None:
     Raises CrossSite.
     """
     origin = headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != headers.get("Host", "").lower():
+    if origin is not None and _host_of_origin(origin) != headers.get("Host", "").lower():
         raise CrossSite(f"a request from {origin[:100]!r} is refused", hint="send it from the endpoint's own page")
     site = headers.get("Sec-Fetch-Site", "none")
     follows_link = method == "GET" and headers.get("Sec-Fetch-Mode") == "navigate"
     if site not in _SAME_SITE and not follows_link:
         raise CrossSite("a request from another site is refused", hint="send it from the endpoint's own page")
+
+
+def _host_of_origin(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def check_encoding(headers: CIMultiDictProxy[str]) -> None:
+    """Refuse compressed bodies: a few KB of them may unpack to any size. Raises UnsupportedMediaType."""
+    encoding = headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise UnsupportedMediaType(
+            f"a body with Content-Encoding: {encoding[:100]!r} is not taken here", hint="send it uncompressed"
+        )
+
+
+class BodyRoom:
+    """Room for all bodies that are being received or handled, together (E45)."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._left = limits.bodies_bytes
+
+    @contextlib.contextmanager
+    def taken_by(self, request: web.Request) -> Iterator[None]:
+        """Take the room of a request's body. Raises BodyTooLarge, Overloaded."""
+        if not request.body_exists:
+            yield
+            return
+        size = request.content_length
+        if size is None:  # sent in chunks: it may become as large as is allowed
+            size = self._limits.body_bytes
+        if size > self._limits.body_bytes:
+            raise _too_large(self._limits)
+        if size > self._left:
+            raise Overloaded("too many large requests are under way", hint="try again in a moment")
+        self._left -= size
+        try:
+            yield
+        finally:
+            self._left += size
 
 
 async def read_json_body(request: web.Request, limits: Limits) -> bytes:
@@ -76,9 +158,13 @@ async def read_json_body(request: web.Request, limits: Limits) -> bytes:
         async with asyncio.timeout(limits.body_seconds):
             return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
-        raise BodyTooLarge(
-            f"the body has more than {limits.body_bytes} bytes",
-            hint="upload large files as artifacts; the limit is rest.server.max-content-length",
-        ) from error
+        raise _too_large(limits) from error
     except TimeoutError as error:
         raise BodyTooSlow(f"the body did not arrive within {limits.body_seconds:g} s", hint="send it again") from error
+
+
+def _too_large(limits: Limits) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the body has more than {int(limits.body_bytes):,} bytes",
+        hint="upload large files as artifacts; the limit is rest.server.max-content-length",
+    )

@@ -33,7 +33,7 @@ from minflinkd.rest.errors import (
     internal_error,
     status_of,
 )
-from minflinkd.rest.guard import Limits, check_host, check_origin
+from minflinkd.rest.guard import BodyRoom, Limits, check_encoding, check_host, check_origin
 from minflinkd.rest.health import HealthRoutes
 from minflinkd.rest.home import HomeRoutes
 from minflinkd.rest.jobs import JobRoutes
@@ -60,8 +60,7 @@ RETRY_AFTER = "1"  # seconds; sent with every 503
 class Listening:
     """Where the endpoint listens: on `sockets` that are already bound, or on its own.
 
-    `allowed_hosts`: names other than loopback names under which clients reach a server on loopback (a reverse proxy, an
-    SSH tunnel).
+    `allowed_hosts`: names other than loopback names under which clients reach the server.
     """
 
     host: str
@@ -121,6 +120,7 @@ class RestServer(Component):
             *(() if listed is None else (listed,)),
             HomeRoutes(version=about.version, blobs=listed is not None),
         )
+        self._room = BodyRoom(limits)
         self._under_way = 0
         self._ending = Ending()
         self._runner: web.AppRunner | None = None
@@ -197,7 +197,8 @@ class RestServer(Component):
             self._check(request)
             if request.method in QUESTIONS:
                 return await handler(request)
-            return await self._ending.carry_out(_response(handler, request))
+            with self._room.taken_by(request):
+                return await self._ending.carry_out(_response(handler, request))
         except web.HTTPException as error:
             refused = _of_aiohttp(request, error)
             response = json_answer(error_answer(refused), status=refused.status)
@@ -214,9 +215,10 @@ class RestServer(Component):
             return json_answer(internal_error(request_id), status=500)
 
     def _check(self, request: web.Request) -> None:
-        """Raises UnknownHost, CrossSite, Overloaded."""
+        """Raises UnknownHost, CrossSite, UnsupportedMediaType, Overloaded."""
         check_host(request.headers.get("Host", ""), self._listening.host, self._listening.allowed_hosts)
         check_origin(request.headers, request.method)
+        check_encoding(request.headers)
         if self._under_way > self._limits.requests:
             raise Overloaded("too many requests are under way", hint="try again in a moment")
 

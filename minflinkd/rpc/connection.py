@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 R = TypeVar("R")
 _LENGTH = struct.Struct("!I")
 MAX_FRAME = 64 * 1024 * 1024  # bytes; larger messages travel as blobs (B3)
-WRITE_BUFFER = 8 * 1024 * 1024  # bytes; a peer that lets more than this pile up is cut off
+WRITE_BUFFER = 8 * 1024 * 1024  # bytes; a peer that lets more than this pile up after a message is cut off
 UNKNOWN = "unknown"  # the label under which messages of unknown types are counted
 LOGGED_TYPES = 100
 FLUSH_TIMEOUT = 1.0  # seconds that a peer has to read the rest when the connection closes
@@ -70,8 +70,8 @@ class Connection:
     Do not add a notice that no request repeats. Make it a request instead, which is repeated until it is answered.
 
     A session child's notices are not repeated. After a lost TaskFailed or InputEnded, everybody else would believe
-    forever that the task is running. So this connection has no `unreadable`: an unreadable notice closes it, and the
-    session is lost and replaced.
+    forever that the task is running. So this connection has no `unreadable`: a notice that cannot be read, or that is
+    too large to be sent, closes it, and the session is lost and replaced.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Connection:
         self._codec = Codec()
         self._open: dict[int, tuple[type[Request[Any]], asyncio.Future[Any]]] = {}
         self._next_id = 0
+        self._largest_waiting = 0  # bytes of the largest message that the peer may not have read yet
         self._tasks = TaskOwner(f"connection {name}")
         self._closed = asyncio.Event()
         self.heard_at = 0.0  # loop time of the last frame; 0: none yet
@@ -148,12 +149,15 @@ class Connection:
             self._send(Tell(target, type(notice).__name__, self._codec.encode(notice), fence))
         except FrameTooLarge as error:
             log.error("a notice is not sent", connection=self.name, message=type(notice).__name__, error=str(error))
+            if self._unreadable is None:
+                self._close()  # otherwise nobody would learn what it says
 
     def _send(self, frame: Frame) -> None:
         """Raises FrameTooLarge."""
         if self.closed:
             return
-        if self._writer.transport.get_write_buffer_size() > WRITE_BUFFER:
+        waiting = self._writer.transport.get_write_buffer_size()
+        if waiting > self._largest_waiting + WRITE_BUFFER:
             log.error("the peer reads nothing; the connection is cut", connection=self.name)
             self._close()
             self._writer.transport.abort()  # unsent data would keep it open
@@ -161,6 +165,7 @@ class Connection:
         data = self._codec.encode_frame(frame)
         if len(data) > MAX_FRAME:
             raise FrameTooLarge(f"a message of {len(data)} bytes; at most {MAX_FRAME} are sent")
+        self._largest_waiting = max(len(data), self._largest_waiting if waiting else 0)
         write_frame(self._writer, data)
 
     async def _read(self) -> None:

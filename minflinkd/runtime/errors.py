@@ -18,12 +18,27 @@ import msgspec
 E = TypeVar("E", bound="MinflinkError")
 
 _IN_A_LINE = 200  # characters
+LONGEST_MESSAGE = 8 * 1024  # characters, also of a hint
+LONGEST_TRACEBACK = 64 * 1024
 
 
 def in_a_line(message: str) -> str:
     """Return the first line of a message, shortened. An error may end with a piece of a log."""
     line = message.strip().partition("\n")[0]
     return line if len(line) <= _IN_A_LINE else f"{line[:_IN_A_LINE]}..."
+
+
+def bounded(text: str, longest: int) -> str:
+    """Return a text of at most `longest` characters that can be encoded in UTF-8. The middle of a longer one is cut.
+
+    User code can raise what it likes: an error of 70 MB, or with half a character, would not fit through a connection.
+    Then nobody would learn that the task has failed.
+    """
+    if len(text) > longest:
+        cut = f"\n... {len(text) - longest:,} characters are left out ...\n"
+        kept = longest - len(cut)
+        text = text[: kept - kept // 2] + cut + text[len(text) - kept // 2 :]
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 class Consequence(StrEnum):
@@ -60,7 +75,7 @@ class Kind(StrEnum):
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An error in the form in which it is stored, shown over HTTP and sent between processes."""
+    """An error in the form in which it is stored, shown over HTTP and sent between processes. Its texts are bounded."""
 
     code: str
     message: str
@@ -69,8 +84,17 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
     traceback: str = ""  # of user code or of Spark; never of the daemon itself
 
+    def __post_init__(self) -> None:
+        for field, longest in _LONGEST.items():
+            text = getattr(self, field)
+            if (short := bounded(text, longest)) is not text:
+                msgspec.structs.force_setattr(self, field, short)
+
     def __str__(self) -> str:
         return f"[{self.code}] {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+_LONGEST = {"message": LONGEST_MESSAGE, "hint": LONGEST_MESSAGE, "traceback": LONGEST_TRACEBACK}
 
 
 class MinflinkError(Exception):
@@ -84,6 +108,7 @@ class MinflinkError(Exception):
     kind: ClassVar[Kind] = Kind.OTHER
 
     def __init__(self, message: str, *, hint: str = "") -> None:
+        message = bounded(message, LONGEST_MESSAGE)
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -138,8 +163,14 @@ def error_info(error: BaseException, *, with_traceback: bool = False) -> ErrorIn
     """Describe any exception. Foreign ones get the code `internal`. Ask for a traceback only if user code failed."""
     info = error.info() if isinstance(error, MinflinkError) else None
     if info is None:
-        text = str(error) or type(error).__name__
-        info = ErrorInfo(code="internal", message=f"{type(error).__name__}: {text}", kind=Kind.UNFORESEEN)
+        info = ErrorInfo(code="internal", message=f"{type(error).__name__}: {_text_of(error)}", kind=Kind.UNFORESEEN)
     if with_traceback and not info.traceback:
         info = msgspec.structs.replace(info, traceback="".join(traceback.format_exception(error)))
     return info
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error) or type(error).__name__
+    except Exception as failure:  # the `__str__` of user code
+        return f"(its text cannot be made: {type(failure).__name__})"

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from minflinkd.jobgraph.model import Delivery, OutputMode, Sink, Vertex
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.errors import LONGEST_MESSAGE, MinflinkError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, inputs, job, rate, sql, task
@@ -216,3 +216,40 @@ async def test_a_sink_that_cannot_do_its_work_is_found_before_the_start(
     (fault,) = (await child.ask(request)).faults
     assert said in fault.problem
     assert fault.path.startswith("vertices.out.sink")
+
+
+# `large` is an error of 70 MB, `half` one that cannot be encoded, `mute` one whose text cannot be made.
+RAISING = """
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+def large(batch, epoch):
+    raise ValueError("begin" + "x" * 70_000_000 + "end")
+
+def half(batch, epoch):
+    raise ValueError("half a character: \\udc80")
+
+def mute(batch, epoch):
+    raise Mute
+"""
+
+
+@pytest.mark.parametrize(
+    ("raises", "message"), [("large", "ValueError: begin"), ("half", "ValueError: half a character"), ("mute", "Mute")]
+)
+async def test_an_error_of_a_sink_is_told_whatever_its_text_is(
+    child: Child, tmp_path: Path, raises: str, message: str
+) -> None:
+    """A job whose task has ended must not look healthy, and the session of other jobs goes on (E45)."""
+    artifacts = artifact(tmp_path, "raising.py", RAISING)
+    out = sink("numbers", python=f"raising:{raises}")
+    attempt = await child.run(job(), task(rate(10), out), artifacts=artifacts)
+    failed = await child.notice(p.TaskFailed, lambda n: n.attempt_id == attempt)
+    error = failed.error
+    assert error.code == "user-code"
+    assert message in error.message
+    assert len(error.message) <= LONGEST_MESSAGE
+    other = await child.run(job(), task(rate(10), sink("numbers", format="console")))
+    await child.batches(other, 1)
+    await child.stop(other)

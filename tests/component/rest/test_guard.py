@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
+import socket
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
+from aiohttp import StreamReader, web
+from aiohttp.test_utils import make_mocked_request
 
 from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
-from minflinkd.rest.errors import UnknownHost
-from minflinkd.rest.guard import Limits, check_host, is_loopback
+from minflinkd.rest.errors import BodyTooLarge, Overloaded, UnknownHost
+from minflinkd.rest.guard import BodyRoom, Limits, check_host, is_loopback, own_names
 from minflinkd.rest.server import Listening, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from tests.unit.rest.parties import Dispatcher
@@ -60,10 +66,57 @@ def test_loopback_names_and_allowed_names_are_taken(host: str) -> None:
     check_host(host, "127.0.0.1", {"proxy.int"})
 
 
-def test_a_server_on_the_network_takes_any_name() -> None:
-    check_host("any.example", "0.0.0.0", ())
-    with pytest.raises(UnknownHost):
-        check_host("any.example", "::1", ())
+@pytest.mark.parametrize("host", ["10.1.2.3:8081", "[fe80::1]:8081", "localhost", "beta.int:80", "0.0.0.0"])
+def test_a_server_on_the_network_takes_any_address_and_its_own_names(host: str) -> None:
+    """An address cannot be rebound (E40)."""
+    check_host(host, "0.0.0.0", own_names("beta.int", ""))
+
+
+@pytest.mark.parametrize("bound_to", ["127.0.0.1", "0.0.0.0", "10.1.2.3"])
+@pytest.mark.parametrize("host", ["any.example", "any.example:8081", "", "[", "[::1", "10.1.2.3.evil.example"])
+def test_a_name_that_nobody_gave_the_server_is_refused(bound_to: str, host: str) -> None:
+    """Also on a network: the page of a rebound name would else submit jobs from inside a firewall (E40)."""
+    with pytest.raises(UnknownHost, match="this endpoint is not"):
+        check_host(host, bound_to, own_names("beta.int", "proxy.int, tunnel.int"))
+
+
+def test_names_are_those_of_the_configuration_and_of_the_host() -> None:
+    names = own_names("Beta.Int.", "proxy.int, tunnel.int")
+    assert names == {"beta.int", "proxy.int", "tunnel.int", socket.gethostname().lower()}
+
+
+@pytest.mark.parametrize("headers", [{"Host": "["}, {"Origin": "http://["}, {"Origin": "http://[::1"}])
+async def test_a_header_that_is_no_url_is_refused_like_any_other_wrong_one(http: Http, headers: dict[str, str]) -> None:
+    async with http.post("/jobs", json={}, headers=headers) as response:
+        assert response.status == 403
+
+
+async def test_a_compressed_body_is_refused(http: Http, dispatcher: Dispatcher) -> None:
+    """A few KB of it may unpack to any size (E45)."""
+    body, headers = gzip.compress(b"{}"), {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    async with http.post("/jobs", data=body, headers=headers) as response:
+        answer = await response.json()
+    assert (response.status, answer["code"]) == (415, "unsupported-media-type")
+    assert dispatcher.submissions == []
+
+
+def _upload(size: int | None) -> web.Request:
+    headers = {"Transfer-Encoding": "chunked"} if size is None else {"Content-Length": str(size)}
+    return make_mocked_request("POST", "/jobs", headers=headers, payload=StreamReader(Mock(), 1 << 16))
+
+
+async def test_all_bodies_together_have_limited_room() -> None:
+    """Each is allowed, but hundreds of them would fill the memory. A chunked one may become the largest (E45)."""
+    room = BodyRoom(Limits(body_bytes=100, bodies_bytes=250))
+    with contextlib.ExitStack() as stack:
+        for size in (100, None, 50):
+            stack.enter_context(room.taken_by(_upload(size)))
+        with pytest.raises(Overloaded), room.taken_by(_upload(1)):
+            pass
+    with pytest.raises(BodyTooLarge, match="more than 100 bytes"), room.taken_by(_upload(101)):
+        pass
+    with room.taken_by(_upload(100)), room.taken_by(_upload(None)):
+        pass
 
 
 def test_only_loopback_is_loopback() -> None:

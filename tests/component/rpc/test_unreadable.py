@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace as copy
 from structlog.testing import capture_logs
 
 from minflinkd.rpc import messages
 from minflinkd.rpc.codec import Ask, Tell
-from minflinkd.rpc.connection import UNKNOWN, Connection
+from minflinkd.rpc.connection import MAX_FRAME, UNKNOWN, WRITE_BUFFER, Connection
 from minflinkd.rpc.messages import (
     HeartbeatAnswer,
     HeartbeatFromTaskManager,
@@ -108,6 +109,43 @@ async def test_where_a_notice_must_not_be_lost_one_that_cannot_be_read_cuts_the_
             async with asyncio.timeout(5):
                 await here.wait_closed()
     assert not party.lost
+
+
+async def test_where_a_notice_must_not_be_lost_one_that_is_too_large_cuts_the_connection() -> None:
+    """It could say that a task has failed. A lost session is noticed and replaced; a lost notice is not (A15a)."""
+    party, large = Party(), copy(LOST, reason="x" * MAX_FRAME)
+    with capture_logs() as logs:
+        async with between(party, None) as (here, _):
+            here.tell(PARTY, large)
+            assert here.closed
+        async with between(party, Counter()) as (here, _):
+            here.tell(PARTY, large)
+            assert not here.closed, "a request repeats what it says"
+    assert [line["event"] for line in logs] == ["a notice is not sent"] * 2
+
+
+async def test_a_message_after_a_large_one_does_not_cut_the_connection() -> None:
+    """The peer has had no time to read the large one. That does not mean that it reads nothing."""
+    party, large = Party(), copy(LOST, reason="x" * (MAX_FRAME // 2))
+    async with between(party, Counter()) as (_, there):
+        for notice in (large, LOST, LOST):
+            there.tell(PARTY, notice)
+        assert not there.closed
+        await until(lambda: len(party.lost) == 3)
+
+
+async def test_a_peer_that_reads_nothing_is_cut_off() -> None:
+    """Otherwise what it does not read would fill the memory of the daemon."""
+    ours, theirs = socket.socketpair()
+    connection = Connection(*await asyncio.open_connection(sock=ours), local=lambda _: None, name="here")
+    some = copy(LOST, reason="x" * (WRITE_BUFFER // 8))
+    with capture_logs() as logs:
+        for _ in range(20):
+            connection.tell(PARTY, some)
+    assert connection.closed
+    assert [line["event"] for line in logs] == ["the peer reads nothing; the connection is cut"]
+    await connection.aclose()
+    theirs.close()
 
 
 async def test_a_request_that_cannot_be_read_is_answered_with_an_error_and_the_connection_goes_on() -> None:

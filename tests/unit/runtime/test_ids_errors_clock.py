@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 
 from minflinkd.runtime import ids
 from minflinkd.runtime.clock import SystemClock
-from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, InvalidId, Kind, RemoteError, error_info
+from minflinkd.runtime.errors import (
+    LONGEST_MESSAGE,
+    LONGEST_TRACEBACK,
+    Conflict,
+    Consequence,
+    ErrorInfo,
+    InvalidId,
+    Kind,
+    MinflinkError,
+    RemoteError,
+    error_info,
+)
 
 
 def test_made_ids_are_of_the_shape_that_is_parsed() -> None:
@@ -111,6 +122,32 @@ def test_a_traceback_is_added_on_demand_and_never_replaced() -> None:
     assert "test_a_traceback_is_added" in error_info(raised.value, with_traceback=True).traceback
     given_one = RemoteError(ErrorInfo(code="user-code", message="broken", traceback="the user's"))
     assert error_info(given_one, with_traceback=True).traceback == "the user's"
+
+
+def test_an_error_has_bounded_texts_of_which_the_middle_is_cut() -> None:
+    """User code may raise an error of 70 MB. Both its beginning and its end tell something (E45)."""
+    text = "begin" + "x" * 70_000_000 + "the end"
+    info = ErrorInfo(code="user-code", message=text, hint=text, traceback=text)
+    assert [len(info.message), len(info.hint)] == [LONGEST_MESSAGE] * 2
+    assert len(info.traceback) == LONGEST_TRACEBACK
+    for shown in (info.message, info.traceback, str(MinflinkError(text)), error_info(ValueError(text)).message):
+        assert "begin" in shown[:30]
+        assert "characters are left out" in shown
+        assert shown.endswith("the end")
+    assert msgspec.structs.replace(info, code="x").message == info.message
+
+
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_error_with_a_text_that_cannot_be_made_or_sent_is_an_error_all_the_same() -> None:
+    """Otherwise nobody would learn that the task has failed (E45)."""
+    assert error_info(_Unspeakable()).message == "_Unspeakable: (its text cannot be made: RuntimeError)"
+    half = ErrorInfo(code="user-code", message="half a character: \udc80, and a whole one: é")
+    assert half.message == "half a character: \\udc80, and a whole one: é"
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(half), type=ErrorInfo) == half
 
 
 @pytest.mark.looptime
