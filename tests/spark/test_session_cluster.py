@@ -11,6 +11,7 @@ import pytest
 from minflinkd.taskmanager.child.protocol import SessionConfig
 from minflinkd.taskmanager.session import reach
 from minflinkd.taskmanager.session.spark import session as spark
+from minflinkd.taskmanager.session.spark.jvm import properties
 
 
 def config(**fields: Any) -> SessionConfig:
@@ -32,6 +33,25 @@ def test_a_session_on_a_cluster_takes_its_slots_and_is_reached_the_way_it_reache
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
     chosen = spark.settings(config(master="spark://127.0.0.1:7077", conf={"spark.driver.host": "10.0.0.1"}))
     assert chosen["spark.driver.host"] == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("master", "authenticate"),
+    [("", "true"), ("local[7]", "true"), ("yarn", "true"), ("k8s://https://a:443", "true"), ("spark://a:7077", None)],
+)
+def test_sparks_own_connections_are_authenticated_where_spark_makes_the_secret(
+    master: str, authenticate: str | None
+) -> None:
+    """A standalone cluster has a secret of its own, or none, and only its operator knows it (E40)."""
+    settings = spark.settings(config(master=master))
+    assert settings.get("spark.authenticate") == authenticate
+    assert spark.settings(config(conf={"spark.authenticate": "false"}))["spark.authenticate"] == "false"
+
+
+def test_a_properties_file_keeps_what_java_would_change() -> None:
+    """Java joins lines that end with a backslash, cuts leading spaces, and ends a key at `=`, `:` or a space."""
+    written = properties({"a b": "c:\\d", "k=1": " x \\", "n": "1\n2", "u": "ü", "empty": ""})
+    assert written == "a\\ b=c:\\\\d\nk\\=1=\\ x \\\\\nn=1\\n2\nu=ü\nempty=\n"
 
 
 def test_the_code_of_jobs_lies_where_executors_reach_it() -> None:

@@ -9,6 +9,7 @@ and sends `SessionReady` once it is warm. Requests are idempotent by their attem
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -61,7 +62,10 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_config(config: SessionConfig, path: Path) -> None:
-    path.write_bytes(msgspec.json.encode(config))
+    """Write it for this user only: settings of Spark may hold secrets."""
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as out:
+        out.write(msgspec.json.encode(config))
 
 
 def read_config(path: Path) -> SessionConfig:

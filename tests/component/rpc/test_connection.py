@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ class End:
             writer,
             local=lambda target: self.mailbox if target == self.mailbox.address else None,
             name=name,
+            unreadable=Counter(),
             on_close=lambda: self.closed.append(name),
         )
         self.connection.start()

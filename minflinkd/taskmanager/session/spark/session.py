@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from minflinkd.taskmanager.child.protocol import SessionConfig
 from minflinkd.taskmanager.session.spark import java_classes, local_files, steady_plans
 from minflinkd.taskmanager.session.spark.java_names import remember_names
+from minflinkd.taskmanager.session.spark.jvm import start_callbacks, start_jvm
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -142,6 +142,8 @@ def settings(config: SessionConfig) -> dict[str, str]:
         "spark.sql.streaming.ui.enabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "100",  # row counts come from them: none may be lost
     }
+    if not config.spark_master.startswith("spark://"):  # there, the cluster's own setting and secret decide
+        tuned["spark.authenticate"] = "true"  # otherwise every local user could call into the session
     tuned |= local_files.CONTEXT
     tuned |= _on_cluster(config) if config.on_cluster else local_files.CHECKED | _driver_at("127.0.0.1")
     return tuned | config.conf | _paths(config)
@@ -202,8 +204,7 @@ def launch(config: SessionConfig) -> Session:
     classes, wanted = class_directory(config), settings(config)
     classes.mkdir(parents=True, exist_ok=True)  # on a cluster it may be there from an earlier session of the same name
     # The JVM must run before it can compile our classes: until then no setting may name one of them.
-    first = [(name, value) for name, value in wanted.items() if name not in local_files.WITH_CLASSES]
-    SparkContext._ensure_initialized(conf=SparkConf().setAll(first))  # starts the JVM
+    start_jvm({name: value for name, value in wanted.items() if name not in local_files.WITH_CLASSES}, work)
     remember_names()
     jvm: Any = SparkContext._jvm
     java_classes.compile_classes(jvm, classes)
@@ -213,7 +214,7 @@ def launch(config: SessionConfig) -> Session:
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it would log what callbacks raise, which we report already
-    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    start_callbacks(gateway)
     return Session(spark, config, gateway.proc.pid)
 
 
