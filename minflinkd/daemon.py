@@ -147,7 +147,7 @@ class Daemon(Component):
         ha_store = self._storages.at(self._blob_store)
         await self._storages.require_writable(ha_store)
         self.blobs = BlobServer(
-            options=blob_options(config, state),
+            options=blob_options(config, state, self._cluster_id),
             token=access_token(secret),
             clock=self._clock,
             leads=self._leads,

@@ -16,9 +16,9 @@ from minflinkd.jobmaster.job_master import JobMasterOptions
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 
 
-def blob_options(config: Config, state: Path) -> BlobOptions:
+def blob_options(config: Config, state: Path, cluster_id: str) -> BlobOptions:
     return BlobOptions(
-        directory=where.blob_directory(config, state),
+        directory=where.blob_directory(config, state, cluster_id),
         host=config.jobmanager.bind_host,
         address=config.jobmanager.rpc_address,
         ports=tuple(config.blob.server_port),

@@ -179,7 +179,7 @@ class Blob:
     storage_directory: str = option(
         "blob.storage.directory",
         "",
-        "Directory in which the BlobServer keeps its files. Empty: in the state directory.",
+        "Directory in which the BlobServer keeps its files, below its cluster's id. Empty: in the state directory.",
     )
     max_size: MemorySize = option(
         "blob.max-size", MemorySize(2 << 30), "Largest file that the BlobServer accepts.", at_least=1

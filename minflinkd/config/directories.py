@@ -45,9 +45,12 @@ def secret_file(config: Config, state: Path) -> Path:
     return Path(config.security.secret_file) if config.security.secret_file else state / "cluster.secret"
 
 
-def blob_directory(config: Config, state: Path) -> Path:
-    """Return `blob.storage.directory`, otherwise a directory in the state directory."""
-    return Path(config.blob.storage_directory) if config.blob.storage_directory else state / "blobs"
+def blob_directory(config: Config, state: Path, cluster_id: str) -> Path:
+    """Return the cluster's directory in `blob.storage.directory`, otherwise a directory in the state directory.
+
+    Daemons of several clusters may be given one directory. Each would delete what it does not know.
+    """
+    return Path(config.blob.storage_directory) / cluster_id if config.blob.storage_directory else state / "blobs"
 
 
 def task_managers(state: Path) -> Path:

@@ -241,8 +241,12 @@ class JobStore:
         async for entry in directory.list():
             name = directory.relative(entry.path)
             try:
-                names.append((parse_job_id(name.removesuffix(".json")), directory.child(name)))
+                job_id = parse_job_id(name.removesuffix(".json"))
             except InvalidId:
+                job_id = None
+            if job_id is not None and name.endswith(".json"):
+                names.append((job_id, directory.child(name)))
+            else:
                 log.warning("a file that is no job", path=entry.path)
         return names
 
@@ -262,9 +266,30 @@ async def _version_numbers(directory: Location) -> list[int]:
 
 async def _read(job_id: JobId, place: Location, kind: type[T]) -> T | Unreadable | None:
     try:
-        return msgspec.json.decode(await place.read_bytes(), type=kind, dec_hook=decode_unit)
+        record = msgspec.json.decode(await place.read_bytes(), type=kind, dec_hook=decode_unit)
     except ObjectNotFound:
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError, StorageCorrupt) as error:
-        log.error("a stored job cannot be read and is set aside", path=place.uri, error=str(error))
-        return Unreadable(job_id, place.uri, str(error))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, StorageCorrupt) as error:
+        reason = str(error)
+    else:
+        reason = _why_not(record, job_id, place)
+    if not reason:
+        return record
+    log.error("a stored job cannot be read and is set aside", path=place.uri, error=reason)
+    return Unreadable(job_id, place.uri, reason)
+
+
+def _why_not(record: object, job_id: JobId, place: Location) -> str:
+    """Return why a record does not count; empty if it does.
+
+    Somebody may have copied or renamed it. Two records of one job would start it twice.
+    """
+    if (version := getattr(record, "version", VERSION)) > VERSION:
+        return f"it has format {version}, and this minflinkd reads {VERSION}: install a later one"
+    own = record.details.job_id if isinstance(record, StoredResult) else getattr(record, "job_id", job_id)
+    if own != job_id:
+        return f"it is the record of job {own}: a copy, or renamed"
+    stem = place.uri.rpartition("/")[2].removesuffix(".json")
+    if isinstance(record, StoredTrigger | StoredOutcome) and record.trigger_id != stem:
+        return f"it is the record of operation {record.trigger_id}: a copy, or renamed"
+    return ""

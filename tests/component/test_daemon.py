@@ -22,7 +22,7 @@ from minflinkd.ha.embedded import StateDirectory, StateDirectoryTaken
 from minflinkd.ha.meeting_point import MeetingPoint
 from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.runtime.errors import Consequence
-from minflinkd.runtime.ids import ResourceId
+from minflinkd.runtime.ids import JobId, ResourceId
 from minflinkd.runtime.listening import PortTaken
 from minflinkd.storage.proving import StorageUnfit
 from minflinkd.taskmanager.settings import read_settings
@@ -95,6 +95,20 @@ async def test_an_unreadable_or_foreign_meeting_point_is_replaced(tmp_path: Path
     (tmp_path / MEETING_FILE).write_bytes(content)
     port = await _rpc_port_of_a_daemon(tmp_path)
     assert msgspec.json.decode((tmp_path / MEETING_FILE).read_bytes(), type=MeetingPoint).port == port
+
+
+async def test_two_clusters_with_one_blob_directory_delete_nothing_of_each_other(tmp_path: Path) -> None:
+    """A BlobServer deletes the blobs of jobs that it does not know. It knows those of its own cluster only (B7)."""
+    shared = {"blob.storage.directory": str(tmp_path / "blobs")}
+    job = JobId("1" * 32)
+    async with _daemon(tmp_path / "one", **shared) as one:
+        async with Client(one.rest.url) as client, await client.blob_server() as blobs:
+            key = await blobs.put_bytes(job, b"an artifact", BlobKind.PERMANENT)
+        async with _daemon(tmp_path / "other", **shared) as other:
+            await other.blobs.clean_up()
+        async with Client(one.rest.url) as client, await client.blob_server() as blobs:
+            assert await blobs.get_bytes(job, key) == b"an artifact"
+        assert len(list((tmp_path / "blobs").iterdir())) == 2
 
 
 async def test_blobs_are_for_task_managers_and_for_whoever_may_use_the_endpoint(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ def _filled(kind: inspect.Type, name: str, default: Any) -> Any:
             return next(value for value in reversed(list(kind.cls)) if value != default)
         case inspect.BoolType():
             return default is not True
+        case inspect.IntType() if name == "version" and default is not msgspec.NODEFAULT:
+            return default  # of the format: another would not be read
         case inspect.IntType():
             return 7
         case inspect.FloatType():

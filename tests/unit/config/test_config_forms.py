@@ -189,10 +189,10 @@ def test_what_has_no_place_of_its_own_lies_in_the_state_directory() -> None:
     assert checkpoint_uri(Config(), state) == "file:///state/checkpoints"
     assert savepoint_uri(Config(), state) == "file:///state/savepoints"
     assert ha_storage_uri(Config(), state) == "file:///state/ha"
-    assert blob_directory(Config(), state) == Path("/state/blobs")
+    assert blob_directory(Config(), state, "1234") == Path("/state/blobs")
     assert secret_file(Config(), state) == Path("/state/cluster.secret")
     text = "execution.checkpointing.dir: s3://b/c\nhigh-availability.storageDir: s3://b/h\nblob.storage.directory: /b"
     config = parse_config(text, {}, {})
     assert (checkpoint_uri(config, state), ha_storage_uri(config, state)) == ("s3://b/c", "s3://b/h")
     assert savepoint_uri(config, state) == "s3://b/c/savepoints", "in a storage that outlives the machine, too"
-    assert blob_directory(config, state) == Path("/b")
+    assert blob_directory(config, state, "1234") == Path("/b/1234")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -226,7 +227,10 @@ async def test_stored_jobs_go_on_with_the_next_daemon(cluster: Cluster) -> None:
     assert cluster.blobs.deleted == []
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b'{"job_id": "x"}'])
+DEEP = b'{"graph": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b'{"job_id": "x"}', DEEP], ids=range(5))
 async def test_a_record_that_cannot_be_read_does_not_stop_the_others(cluster: Cluster, damage: bytes) -> None:
     """An unreadable record is listed with its error, and its file stays and is not replaced (R27)."""
     async with cluster.serving():
@@ -243,6 +247,36 @@ async def test_a_record_that_cannot_be_read_does_not_stop_the_others(cluster: Cl
                 await cluster.network.ask(DISPATCHER, j.CancelJob(job_id=JOB), timeout=5)
     assert [line["path"] for line in logs if line["log_level"] == "error"] == [f"file://{record}"]
     assert record.read_bytes() == damage
+
+
+async def test_a_copy_of_a_record_does_not_start_the_job_twice(cluster: Cluster) -> None:
+    """Two JobMasters of one job would take its tasks from one another for ever. The copy is shown as faulty (R27)."""
+    async with cluster.serving():
+        await cluster.submit(JOB)
+    jobs = cluster.directory / "jobstore" / "jobs"
+    shutil.copy(jobs / f"{JOB}.json", jobs / f"{OTHER}.json")
+    shutil.copy(jobs / f"{JOB}.json", jobs / JOB)
+    with capture_logs() as logs:
+        async with cluster.serving():
+            await until(lambda: cluster.lists({JOB: JobStatus.CREATED, OTHER: JobStatus.INITIALIZING}))
+            shown = (await cluster.job(OTHER)).failures[0].error
+            assert f"it is the record of job {JOB}: a copy, or renamed" in shown.message
+    assert [line["path"] for line in logs if line["event"] == "a file that is no job"] == [str(jobs / JOB)]
+
+
+async def test_a_record_of_a_later_minflinkd_is_left_alone(cluster: Cluster) -> None:
+    """It may mean something that this version would do wrong (R27)."""
+    async with cluster.serving():
+        await cluster.submit(JOB)
+    record = cluster.directory / "jobstore" / "jobs" / f"{JOB}.json"
+    later = record.read_text().replace('"version": 1', '"version": 99')
+    record.write_text(later)
+    with capture_logs():
+        async with cluster.serving():
+            await until(lambda: cluster.lists({JOB: JobStatus.INITIALIZING}))
+            shown = (await cluster.job(JOB)).failures[0].error
+            assert "it has format 99, and this minflinkd reads 1: install a later one" in shown.message
+    assert record.read_text() == later
 
 
 async def test_a_job_that_cannot_be_recovered_does_not_stop_the_others(
