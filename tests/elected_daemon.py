@@ -23,6 +23,7 @@ class Host:
         self.directory.mkdir(parents=True, exist_ok=True)
         secret = self.directory / "secret"
         secret.write_text(options.pop("secret", "s" * 64))
+        secret.chmod(0o600)
         port = free_port()
         self.options = {
             "process.working-dir": str(self.directory / "state"),

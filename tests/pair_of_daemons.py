@@ -44,6 +44,7 @@ class Pair:
         """Start both. The first one leads."""
         self.base.mkdir(parents=True, exist_ok=True)
         (self.base / "secret").write_text("s" * 64)
+        (self.base / "secret").chmod(0o600)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._end_task_managers)
             for name, port in self._ports.items():

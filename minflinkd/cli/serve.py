@@ -47,6 +47,7 @@ def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None)
     from minflinkd.daemon import DaemonInfo
     from minflinkd.daemon_process import serve as serve_daemon
     from minflinkd.runtime import log
+    from minflinkd.runtime.private_files import make_private
 
     file = file or configuration_file(os.environ)
     settings = parse_overrides(overrides)
@@ -57,6 +58,7 @@ def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None)
     except ConfigError as error:
         hint = "`minflinkd check-config` checks it without starting anything."
         raise Failure(f"{error}\n{hint}", ExitCode.REFUSED) from error
+    make_private(os.environ)
     as_json = log.as_json(config.log.format.value)
     log.configure(json=as_json, level=config.log.level.value)
 

@@ -55,6 +55,7 @@ def taskmanager(context: click.Context, file: Path | None, overrides: tuple[str,
     from minflinkd.runtime.crash_points import UnusableCrashPoint
     from minflinkd.runtime.errors import InvalidId
     from minflinkd.runtime.ids import IdSource, parse_resource_id
+    from minflinkd.runtime.private_files import make_private
     from minflinkd.taskmanager.process import CannotGoOn
     from minflinkd.taskmanager.settings import InvalidSettings
     from minflinkd.taskmanager.standalone import ResourceIdTaken, serve
@@ -64,6 +65,7 @@ def taskmanager(context: click.Context, file: Path | None, overrides: tuple[str,
         chosen = parse_resource_id(resource_id) if resource_id is not None else IdSource().resource()
     except (ConfigError, InvalidId) as error:
         raise Failure(f"The TaskManager cannot run: {error}", ExitCode.REFUSED) from error
+    make_private(os.environ)
     as_json = log.as_json(config.log.format.value)
     log.configure(json=as_json, level=config.log.level.value)
     codes = (

@@ -17,8 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import structlog
+
 from minflinkd.ha import state_format
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.private_files import close_to_others
+
+log = structlog.get_logger(__name__)
 
 SECRET_BYTES = 32  # as TaskManagers require
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -62,6 +67,8 @@ class StateDirectory:
         """
         with usable(self.path):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if open_to := close_to_others(self.path):
+                log.warning("the state directory was open to other users", path=str(self.path), mode=f"{open_to:03o}")
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -146,11 +153,17 @@ def cluster_secret(path: Path, *, shared: bool = False) -> bytes:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _write(path, secrets.token_hex(32).encode(), 0o600)
         secret = path.read_bytes().strip()
+        open_to = path.stat().st_mode & 0o007
     except OSError as error:
         raise UnusableSecret(
             f"the file of the cluster's secret, {path} (security.secret-file), cannot be used: {_why(path, error)}",
             hint="name a file that the daemon's user can read, or leave the option out: one is made then",
         ) from error
+    if open_to:
+        raise UnusableSecret(
+            f"every user of this machine can read or change {path}, the file of the cluster's secret",
+            hint=f"take that away (chmod 600 {path}); if somebody may have read it, make a new one",
+        )
     if len(secret) < SECRET_BYTES:  # an empty file would let everybody in
         raise UnusableSecret(
             f"{path} holds {len(secret)} bytes; a cluster's secret has at least {SECRET_BYTES}",

@@ -41,7 +41,7 @@ from minflinkd.rpc.jobs import CancelJob, JobDetails, JobOverview, JobStatus, Re
 from minflinkd.rpc.messages import ReadCollected
 from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import VertexId, parse_job_id
-from minflinkd.runtime.secrets import masked
+from minflinkd.storage.masking import masked
 
 MAX_EXCEPTIONS = 20  # shown if the request names no number, as in Flink
 

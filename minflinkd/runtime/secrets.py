@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 MASK: Final = "******"
 _WORDS: Final = (  # Flink's list, and names that Azure and Google use
@@ -33,11 +32,6 @@ def is_sensitive(name: str) -> bool:
     """Whether a key, with any separators, is the name of a secret."""
     folded = name.lower().replace("_", "").replace("-", "").replace(".", "")
     return any(word in folded for word in _WORDS)
-
-
-def masked(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values as strings, the sensitive ones masked."""
-    return {key: MASK if is_sensitive(key) else str(value) for key, value in values.items()}
 
 
 def without_credentials(text: str) -> str:

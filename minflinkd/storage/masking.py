@@ -6,9 +6,10 @@ import base64
 import os
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import quote
 
-from minflinkd.runtime.secrets import MASK, is_sensitive
+from minflinkd.runtime.secrets import MASK, is_sensitive, without_credentials
 
 _SHORTEST = 6  # characters; masking a shorter value would hide half of every text
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -23,6 +24,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"password|secret)(=|%3D)[^\s&;,'\"<>)]+",
             rf"\1\2{MASK}",
         ),
+        # password="..." in a JAAS configuration
+        (r"\b(\w*(?:password|secret))(\s*=\s*)(['\"])(?:\\.|(?!\3).)*\3", rf"\1\2\3{MASK}\3"),
         # Authorization: Bearer ..., and the same inside a printed dict
         (r"\b(Bearer|Basic|SharedKey(?:Lite)?|GOOG1|AWS)(\s+)[A-Za-z0-9+/=._~:-]{8,}", rf"\1\2{MASK}"),
         (r"\b(AWS4-HMAC-SHA256)(\s+)[^'\"\n]+", rf"\1\2{MASK}"),
@@ -59,6 +62,21 @@ class Mask:
         for pattern, replacement in _PATTERNS:
             text = pattern.sub(replacement, text)
         return text
+
+
+def masked(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values as texts, without what their names or they themselves show to be secret, at any depth."""
+    return {key: str(_without_secrets(key, value, Mask())) for key, value in values.items()}
+
+
+def _without_secrets(key: str, value: Any, mask: Mask) -> Any:
+    if is_sensitive(key):
+        return MASK
+    if isinstance(value, Mapping):
+        return {inner: _without_secrets(str(inner), entry, mask) for inner, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_secrets(key, entry, mask) for entry in value]
+    return mask(without_credentials(value)) if isinstance(value, str) else value
 
 
 def secrets_of(options: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> set[str]:

@@ -26,6 +26,7 @@ from minflinkd.runtime import homes
 from minflinkd.runtime import log as logging
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import ResourceId
+from minflinkd.runtime.private_files import close_to_others
 from minflinkd.runtime.sdnotify import SystemdNotifier
 from minflinkd.taskmanager.child.java import check_java
 from minflinkd.taskmanager.process import run
@@ -131,6 +132,7 @@ def _remove(config: Config, home: Path) -> None:
 def _lock(home: Path) -> int | None:
     """Lock the directory. Return None if its TaskManager lives."""
     home.mkdir(mode=0o700, exist_ok=True)
+    close_to_others(home)
     lock = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

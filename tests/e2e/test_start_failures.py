@@ -37,6 +37,7 @@ class Host:
     def command(self, resource_id: ResourceId, directory: Path) -> list[str]:
         secret = self.base / "cluster.secret"
         secret.write_text("s" * 64)
+        secret.chmod(0o600)
         settings = settings_of(
             load_config(None, {}, self.options),
             resource_id=resource_id,
@@ -116,6 +117,7 @@ async def test_a_taskmanager_started_by_hand_gives_up_when_it_was_told_to(tmp_pa
     """No daemon takes its registration within taskmanager.registration.timeout. Only its log stays (R15)."""
     secret = tmp_path / "secret"
     secret.write_text("s" * 64)
+    secret.chmod(0o600)
     settings = {
         "jobmanager.rpc.port": 9,  # nobody is there
         "process.working-dir": tmp_path / "state",

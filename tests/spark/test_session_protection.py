@@ -13,6 +13,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from minflinkd.runtime import private_files
 from tests.cluster import lives
 from tests.spark.session_child import Child, call, job, rate, task
 
@@ -51,7 +52,9 @@ def _ports(child: Child) -> set[int]:
 async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Child]:
     child = Child(tmp_path_factory.mktemp("guarded"))
     try:
-        await child.start({"spark.hadoop.fs.s3a.secret.key": SECRET})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(private_files.VARIABLE, "027")
+            await child.start({"spark.hadoop.fs.s3a.secret.key": SECRET})
         yield child
     finally:
         await child.aclose()
@@ -77,6 +80,7 @@ async def test_settings_arrive_as_they_were_written(guarded: Child, tmp_path: Pa
     attempt = await guarded.run(job(), task(rate(10), call("shown:write", "numbers")), artifacts=artifacts)
     await guarded.batches(attempt, 0)
     assert (tmp_path / "shown").read_text() == SECRET
+    assert (tmp_path / "shown").stat().st_mode & 0o777 == 0o640, "what jobs write follows the operator's umask"
     await guarded.stop(attempt)
 
 

@@ -26,6 +26,7 @@ from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime import crash_points
 from minflinkd.runtime import log as logging
 from minflinkd.runtime.errors import error_info
+from minflinkd.runtime.private_files import as_started
 from minflinkd.taskmanager.child.protocol import (
     SESSION,
     SUPERVISOR,
@@ -130,6 +131,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, required=True)
     arguments = parser.parse_args(argv)
     die_with_parent()
+    as_started(os.environ)
     parse_one_at_a_time()
     logging.configure(json=True, stream=sys.stderr)
     crash_points.announce()

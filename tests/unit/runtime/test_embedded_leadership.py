@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from minflinkd.ha.embedded import (
     StateDirectory,
@@ -106,6 +107,7 @@ def test_a_secret_that_other_daemons_share_is_not_made(tmp_path: Path) -> None:
         cluster_secret(tmp_path / "secret", shared=True)
     assert not (tmp_path / "secret").exists()
     (tmp_path / "secret").write_bytes(b"s" * 64)
+    (tmp_path / "secret").chmod(0o600)
     assert cluster_secret(tmp_path / "secret", shared=True) == b"s" * 64
 
 
@@ -113,6 +115,7 @@ def test_a_secret_that_other_daemons_share_is_not_made(tmp_path: Path) -> None:
 def test_a_secret_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
     """An empty secret would let everybody in."""
     (tmp_path / "secret").write_bytes(content)
+    (tmp_path / "secret").chmod(0o600)
     with pytest.raises(UnusableSecret, match="at least 32"):
         cluster_secret(tmp_path / "secret")
 
@@ -147,3 +150,27 @@ def test_a_directory_in_one_that_may_not_be_entered_is_named_with_its_option(
     """Looking at such a path raises an error itself, which must not replace the one that is reported."""
     with closed(tmp_path), pytest.raises(error, match="Permission denied"):
         take(tmp_path / "state")
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o606, 0o646])
+def test_a_secret_that_every_user_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    """It may be known to somebody already. A group may be let in on purpose (E40)."""
+    file = tmp_path / "secret"
+    file.write_bytes(b"s" * 64)
+    file.chmod(mode)
+    with pytest.raises(UnusableSecret, match="every user of this machine can read or change") as refused:
+        cluster_secret(file)
+    assert f"chmod 600 {file}" in refused.value.hint
+    file.chmod(0o640)
+    assert cluster_secret(file) == b"s" * 64
+
+
+def test_a_state_directory_that_others_can_enter_is_closed_to_them(tmp_path: Path) -> None:
+    """Records of jobs are in it, with all their options (E40)."""
+    tmp_path.chmod(0o755)
+    directory = StateDirectory(tmp_path)
+    with capture_logs() as logs:
+        directory.take()
+    directory.release()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+    assert [(line["event"], line["mode"]) for line in logs] == [("the state directory was open to other users", "055")]

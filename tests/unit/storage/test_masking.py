@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from minflinkd.runtime.errors import error_info
 from minflinkd.storage.failures import Failures
 from minflinkd.storage.interface import StorageError, StorageUnavailable
-from minflinkd.storage.masking import Mask, secrets_of
+from minflinkd.storage.masking import Mask, masked, secrets_of
 from minflinkd.storage.options import CommonOptions
 from minflinkd.storage.resilient import ResilientStorage
 from minflinkd_local import LocalStorage
@@ -144,3 +144,22 @@ async def test_no_secret_reaches_a_log_or_a_caller(tmp_path: Path) -> None:
     shown = str(logs) + everything(caught.value)
     assert SECRET not in shown
     assert SIGNATURE not in shown
+
+
+def test_values_are_masked_at_any_depth() -> None:
+    """Params of a job may be nested, and its texts may hold URLs and configurations with passwords in them (E40)."""
+    shown = masked(
+        {
+            "minutes": 60,
+            "db": {"user": "me", "password": "hunter2", "more": [{"api-key": "hunter2"}, "fine"]},
+            "url": "jdbc:postgresql://host/db?user=me&password=hunter2",
+            "jaas": 'org.apache.kafka.PlainLoginModule required username="me" password="hunter2";',
+            "link": "https://me:hunter2@host/x?sig=hunter2",
+            "list": ["https://me:hunter2@host/", {"secret": "hunter2"}],
+            "tokens": ["hunter2"],
+        }
+    )
+    assert "hunter2" not in str(shown)
+    assert shown["minutes"] == "60"
+    assert shown["db"].startswith("{'user': 'me', 'password': '******'")
+    assert 'username="me"' in shown["jaas"]
