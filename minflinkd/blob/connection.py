@@ -22,6 +22,7 @@ from minflinkd.blob.errors import (
     BlobUnauthorized,
 )
 from minflinkd.blob.transfer import CHUNK
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, class_of
 from minflinkd.storage.interface import StorageError
 
@@ -156,7 +157,7 @@ class _Sent:
 def _error(response: aiohttp.ClientResponse, body: bytes) -> MinflinkError:
     try:
         info = msgspec.json.decode(body, type=ErrorInfo)
-    except msgspec.DecodeError:
+    except MALFORMED:
         consequence = Consequence.RETRYABLE if response.status >= 500 else Consequence.FATAL
         message = f"HTTP {response.status} from {response.url.origin()}"
         info = ErrorInfo(code="blob-http", message=message, consequence=consequence, hint="is it a BlobServer?")

@@ -28,6 +28,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.codec import Codec, ProtocolError
 from minflinkd.rpc.network import Address, Mailbox, Network, Unreachable
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId, LeaderId
 
@@ -236,7 +237,7 @@ class OffloadingNetwork(Component):
     async def _unpack(self, message: m.Offloaded) -> m.Message:
         try:
             fields = msgspec.msgpack.decode(message.body, type=dict[str, msgspec.Raw])
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise ProtocolError(f"not the rest of {message.type}: {error}") from error
         keys = {part.field: BlobKey.parse(part.key) for part in message.parts}
         try:

@@ -37,6 +37,7 @@ from minflinkd.blob.store import BlobStore
 from minflinkd.blob.transfer import CHUNK, BlobInfo, TransferGate
 from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.doorkeeper import MOST, Doorkeeper, most_connections
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.listening import Place, PortTaken, bind
@@ -115,6 +116,8 @@ class BlobServer(Component):
         self._gate = TransferGate(options.transfers, options.backlog, options.longest_wait)
         self._jobs_known = asyncio.Event()
         self._runner: web.AppRunner | None = None
+        # Those who are told to come again need a connection, too.
+        self._keeper = Doorkeeper("blobs", most=most_connections(options.transfers + options.backlog + MOST))
         self._port = 0
         self._orderly = False
         self._lifecycle = BlobLifecycle(retention=options.retention, now=self._clock.monotonic())
@@ -289,6 +292,7 @@ class BlobServer(Component):
         self._orderly = True
 
     async def _stop(self) -> None:
+        self._keeper.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -303,9 +307,10 @@ class BlobServer(Component):
             bound = await bind(place)
         except PortTaken as error:
             raise PortsTaken(error.message, hint=error.hint) from error
-        for each in bound:
-            await web.SockSite(runner, each).start()
-        return int(runner.addresses[0][1])
+        server = runner.server
+        assert server is not None
+        await self._keeper.serve(bound, server)
+        return int(bound[0].getsockname()[1])
 
     # --- cleanup -------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import xxhash
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.statistics import CheckpointCounts
 from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 
@@ -88,7 +89,7 @@ def decode(data: bytes) -> CompletedCheckpoint:
         raise CorruptMetadata("the metadata is damaged: its checksum differs")
     try:
         return msgspec.json.decode(body, type=CompletedCheckpoint)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise CorruptMetadata(f"the metadata cannot be read: {error}") from error
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId, TaskId
 from minflinkd.storage.location import Location
@@ -101,7 +102,7 @@ def value(text: str) -> Any:
     """Decode an offset. Most offsets are JSON; one that is not is kept as text."""
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except MALFORMED:
         return text
 
 
@@ -123,7 +124,7 @@ async def read_offsets(directory: Location) -> Offsets:
     data = await place.read_bytes()
     try:
         found = msgspec.json.decode(data, type=Offsets)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise OffsetsUnreadable(f"{place.uri} cannot be read: {error}") from error
     if found.version > VERSION:
         raise OffsetsUnreadable(f"{place.uri} has version {found.version}", hint="read it with a later minflinkd")

@@ -47,6 +47,7 @@ def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None)
     from minflinkd.daemon import DaemonInfo
     from minflinkd.daemon_process import serve as serve_daemon
     from minflinkd.runtime import log
+    from minflinkd.runtime.doorkeeper import raise_file_limit
     from minflinkd.runtime.private_files import make_private
 
     file = file or configuration_file(os.environ)
@@ -59,6 +60,7 @@ def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None)
         hint = "`minflinkd check-config` checks it without starting anything."
         raise Failure(f"{error}\n{hint}", ExitCode.REFUSED) from error
     make_private(os.environ)
+    raise_file_limit()
     as_json = log.as_json(config.log.format.value)
     log.configure(json=as_json, level=config.log.level.value)
 

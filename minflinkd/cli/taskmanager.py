@@ -53,6 +53,7 @@ def taskmanager(context: click.Context, file: Path | None, overrides: tuple[str,
     from minflinkd.config.load import configuration_file
     from minflinkd.runtime import log
     from minflinkd.runtime.crash_points import UnusableCrashPoint
+    from minflinkd.runtime.doorkeeper import raise_file_limit
     from minflinkd.runtime.errors import InvalidId
     from minflinkd.runtime.ids import IdSource, parse_resource_id
     from minflinkd.runtime.private_files import make_private
@@ -66,6 +67,7 @@ def taskmanager(context: click.Context, file: Path | None, overrides: tuple[str,
     except (ConfigError, InvalidId) as error:
         raise Failure(f"The TaskManager cannot run: {error}", ExitCode.REFUSED) from error
     make_private(os.environ)
+    raise_file_limit()
     as_json = log.as_json(config.log.format.value)
     log.configure(json=as_json, level=config.log.level.value)
     codes = (

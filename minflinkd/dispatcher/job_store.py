@@ -30,6 +30,7 @@ from minflinkd.dispatcher.versions import Version, Versions
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc.jobs import JobDetails
 from minflinkd.runtime.crash_points import CrashPoint, reach
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.errors import ErrorInfo, InvalidId
 from minflinkd.runtime.ids import JobId, parse_job_id
 from minflinkd.runtime.units import decode_unit, encode_unit
@@ -269,7 +270,7 @@ async def _read(job_id: JobId, place: Location, kind: type[T]) -> T | Unreadable
         record = msgspec.json.decode(await place.read_bytes(), type=kind, dec_hook=decode_unit)
     except ObjectNotFound:
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, StorageCorrupt) as error:
+    except (*MALFORMED, StorageCorrupt) as error:
         reason = str(error)
     else:
         reason = _why_not(record, job_id, place)

@@ -9,6 +9,7 @@ import msgspec
 
 from minflinkd import __version__
 from minflinkd.rpc.protocol_range import SPOKEN, ProtocolRange
+from minflinkd.runtime.decoding import MALFORMED
 
 FILE = "rpc.json"
 
@@ -45,5 +46,5 @@ def last_meeting_point(state: Path) -> MeetingPoint | None:
     """Return the last daemon's meeting point, or None if there is none or the file cannot be read."""
     try:
         return msgspec.json.decode((state / FILE).read_bytes(), type=MeetingPoint)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *MALFORMED):
         return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
 import structlog
 
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobmaster.job_history import FILE, JobHistory, decode, encode
 from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import ObjectNotFound
@@ -48,7 +48,7 @@ class HistoryRecord:
             self._written = decode(await self._file.read_bytes())
         except ObjectNotFound:
             pass
-        except (MinflinkError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (MinflinkError, *MALFORMED) as error:
             log.warning("the recorded failures cannot be read", job=self._job_id, path=self._file.uri, error=str(error))
         return self._written
 

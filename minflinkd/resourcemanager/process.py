@@ -26,6 +26,7 @@ import structlog
 
 from minflinkd.resourcemanager.launcher import Launched, OnExit, StartFailed, StopFailed
 from minflinkd.runtime import homes
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.supervision import TaskOwner
 
@@ -301,7 +302,7 @@ class ProcessLauncher:
                 identity = msgspec.json.decode((home / "identity.json").read_bytes(), type=Identity)
             except FileNotFoundError:
                 continue  # dead, and only its log is left
-            except (OSError, msgspec.DecodeError) as error:
+            except (OSError, *MALFORMED) as error:
                 log.warning("a TaskManager's identity cannot be read", resource_id=resource_id, error=str(error))
                 continue
             process = _find(resource_id, identity)

@@ -19,6 +19,7 @@ from minflinkd.rest.schemas import (
     VertexRequirements,
 )
 from minflinkd.rpc.jobs import HotRestart, HotRestartJob, JobDetails, RescaleJob, RestartAnswer, VersionChanges
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.ids import parse_job_id
 
 _LATEST = "latest"  # `?checkpoint=`: use the last completed one instead of taking another
@@ -72,7 +73,7 @@ class RestartRoutes:
         body = await read_json_body(request, self._limits)
         try:
             wanted = msgspec.json.decode(body, type=dict[str, VertexRequirements])
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise InvalidRequest(f"the body is not what it must be: {error}") from error
         job = await self._backend.job(request)
         tasks = {vertex_id(task.task.id): task.task.id for task in job.tasks}

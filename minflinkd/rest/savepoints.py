@@ -34,6 +34,7 @@ from minflinkd.rpc.jobs import (
     OperationStatus,
     TriggerSavepoint,
 )
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.ids import IdSource, parse_job_id
 
 INCREMENTAL = {"CONFIGURED", "INCREMENTAL"}  # accepted types of checkpoint; there is no full one
@@ -132,7 +133,7 @@ class SavepointRoutes:
         text = await read_json_body(request, self._limits) if request.body_exists else b"{}"
         try:
             return msgspec.json.decode(text or b"{}", type=kind)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise InvalidRequest(f"the body is not what it must be: {error}") from error
 
 

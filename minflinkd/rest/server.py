@@ -45,6 +45,7 @@ from minflinkd.rest.savepoints import SavepointRoutes
 from minflinkd.rest.submission import SubmissionRoutes
 from minflinkd.rest.taskmanagers import TaskManagerRoutes
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.doorkeeper import Doorkeeper
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import IdSource
 from minflinkd.runtime.listening import Place, bind, taken
@@ -121,6 +122,7 @@ class RestServer(Component):
             HomeRoutes(version=about.version, blobs=listed is not None),
         )
         self._room = BodyRoom(limits)
+        self._keeper = Doorkeeper("HTTP")
         self._under_way = 0
         self._ending = Ending()
         self._runner: web.AppRunner | None = None
@@ -150,20 +152,23 @@ class RestServer(Component):
         )
         await self._runner.setup()
         where = place(self._listening.host, self._port)
-        for each in self._listening.sockets or await bind(where):
-            try:
-                await web.SockSite(self._runner, each).start()
-            except OSError as error:  # raised when it begins to listen
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                raise await taken(where) from error
-        self._port = self._runner.addresses[0][1]
+        sockets = self._listening.sockets or await bind(where)
+        self._port = sockets[0].getsockname()[1]
+        server = self._runner.server
+        assert server is not None
+        try:
+            await self._keeper.serve(sockets, server)
+        except OSError as error:  # raised when it begins to listen
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise await taken(where) from error
 
     async def _before_stop(self) -> None:
         await self._ending.begin()
 
     async def _stop(self) -> None:
         runner, self._runner = self._runner, None
+        self._keeper.close()
         if runner is not None:
             await runner.cleanup()
         await self._log_copies.aclose()

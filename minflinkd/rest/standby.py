@@ -26,6 +26,7 @@ from minflinkd.rest.passing_on import PASSED_ON, LeaderProxy, NoLeader
 from minflinkd.rest.schemas import Health
 from minflinkd.rest.server import RETRY_AFTER, Listening
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.doorkeeper import Doorkeeper
 from minflinkd.runtime.errors import MinflinkError
 
 GRACE = 1.0  # seconds for answers under way when the endpoint stops
@@ -58,6 +59,7 @@ class StandbyServer(Component):
         self._limits = limits = limits or Limits()
         self._proxy = LeaderProxy(leader, at_once=limits.requests, header_bytes=limits.header_bytes) if proxy else None
         self._runner: web.AppRunner | None = None
+        self._keeper = Doorkeeper("HTTP")
         self._registry = CollectorRegistry()
         Gauge(*LEADER, registry=self._registry).set(0)
         Gauge(*WITHOUT_LEADER, registry=self._registry).set_function(without_leader)
@@ -78,11 +80,13 @@ class StandbyServer(Component):
             auto_decompress=False,  # bodies are forwarded as they come
         )
         await self._runner.setup()
-        for each in self._sockets:
-            await web.SockSite(self._runner, each).start()
+        server = self._runner.server
+        assert server is not None
+        await self._keeper.serve(self._sockets, server)
 
     async def _stop(self) -> None:
         runner, self._runner = self._runner, None
+        self._keeper.close()
         if runner is not None:
             await runner.cleanup()
         if self._proxy is not None:

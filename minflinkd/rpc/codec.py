@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from minflinkd.rpc.messages import Message, answer_type, registry
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
 from minflinkd.runtime.units import decode_unit, encode_unit
 
@@ -79,7 +80,7 @@ class Codec:
         """Raises ProtocolError."""
         try:
             return _frames.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except MALFORMED as error:
             raise ProtocolError(f"not a frame of this protocol: {error}") from error
 
     def encode(self, value: object) -> msgspec.Raw:
@@ -103,5 +104,5 @@ class Codec:
             decoder = self._decoders[kind] = msgspec.msgpack.Decoder(kind, dec_hook=decode_unit)
         try:
             return decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except MALFORMED as error:
             raise UnreadableMessage(f"{what}: {error}", hint=_TO_DO) from error

@@ -16,6 +16,7 @@ import structlog
 from minflinkd.rpc import handshake
 from minflinkd.rpc.protocol_range import SPOKEN, ProtocolRange
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.doorkeeper import AT_ONCE, SeldomTold, Unproven
 from minflinkd.runtime.listening import Place, bind, close, taken
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,8 @@ class RpcDoor(Component):
         self._port = 0
         self._servers: list[asyncio.Server] = []
         self._taker: Taker | None = None
+        self._unproven = Unproven()
+        self._told = SeldomTold()
 
     @property
     def endpoint(self) -> tuple[str, int]:
@@ -61,7 +64,8 @@ class RpcDoor(Component):
         self._port = bound[0].getsockname()[1]
         try:
             for each in bound:
-                self._servers.append(await asyncio.start_server(self._arrived, sock=each, backlog=BACKLOG))
+                self._servers.append(await asyncio.start_server(self._arrived, sock=each, backlog=AT_ONCE))
+                each.listen(BACKLOG)
         except OSError as error:
             close(bound)
             raise await taken(self._place) from error
@@ -86,12 +90,13 @@ class RpcDoor(Component):
     async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         leader = self._leader()
         try:
-            async with asyncio.timeout(handshake.TIMEOUT):
-                address = await handshake.refuse(
-                    reader, writer, secret=self._secret, leader=leader, spoken=self._spoken
-                )
+            with self._unproven.having(writer):
+                async with asyncio.timeout(handshake.TIMEOUT):
+                    address = await handshake.refuse(
+                        reader, writer, secret=self._secret, leader=leader, spoken=self._spoken
+                    )
             log.debug("a TaskManager was told where the leader is", address=address, leader=leader)
         except handshake.FAULTS as error:
-            log.warning("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
+            self._told.warn("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
         finally:
             writer.close()

@@ -28,13 +28,14 @@ from minflinkd.rpc.codec import ProtocolError
 from minflinkd.rpc.connection import read_frame, write_frame
 from minflinkd.rpc.network import Address, Unreachable
 from minflinkd.rpc.protocol_range import SPOKEN, ProtocolRange, agree
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import parse_resource_id
 
 LIMIT = 4096  # bytes
 TIMEOUT = 5.0  # seconds for all three frames
 NONCE = 32  # bytes
-FAULTS = (MinflinkError, msgspec.DecodeError, asyncio.IncompleteReadError, OSError, TimeoutError)
+FAULTS = (MinflinkError, *MALFORMED, asyncio.IncompleteReadError, OSError, TimeoutError)
 
 
 class AuthenticationFailed(MinflinkError):
@@ -183,7 +184,7 @@ async def introduce(
 def _read_challenge(data: bytes) -> Challenge:
     try:
         return msgspec.msgpack.decode(data, type=Challenge)
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         raise ProtocolError(f"not a daemon's challenge: {error}", hint="check who uses this port") from error
 
 

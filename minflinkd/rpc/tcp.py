@@ -26,6 +26,7 @@ from minflinkd.rpc.network import Address
 from minflinkd.rpc.protocol_range import SPOKEN, ProtocolMismatch, ProtocolRange
 from minflinkd.rpc.search import RECONNECT_FIRST, Hint, Place, Search, longest_pause
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.doorkeeper import AT_ONCE, SeldomTold, Unproven
 from minflinkd.runtime.listening import Place as PlaceToListen
 from minflinkd.runtime.listening import bind
 
@@ -73,6 +74,8 @@ class RpcServer(Component):
         self._port = 0
         self._servers: list[asyncio.Server] = []
         self._accepting = False
+        self._unproven = Unproven()
+        self._told = SeldomTold()
         self._connections: dict[Address, Connection] = {}
 
     @property
@@ -87,7 +90,9 @@ class RpcServer(Component):
             return
         bound = await bind(PlaceToListen(self._host, self._ports, "jobmanager.bind-host", "jobmanager.rpc.port"))
         self._port = bound[0].getsockname()[1]
-        self._servers = [await asyncio.start_server(self._accept, sock=each, backlog=BACKLOG) for each in bound]
+        self._servers = [await asyncio.start_server(self._accept, sock=each, backlog=AT_ONCE) for each in bound]
+        for each in bound:
+            each.listen(BACKLOG)
 
     async def _before_stop(self) -> None:
         self._accepting = False  # before the tasks end, because nothing would serve a new connection
@@ -104,10 +109,11 @@ class RpcServer(Component):
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(handshake.TIMEOUT):
-                address, protocol = await handshake.greet(reader, writer, secret=self._secret, spoken=self._spoken)
+            with self._unproven.having(writer):
+                async with asyncio.timeout(handshake.TIMEOUT):
+                    address, protocol = await handshake.greet(reader, writer, secret=self._secret, spoken=self._spoken)
         except handshake.FAULTS as error:
-            log.warning("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
+            self._told.warn("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
             writer.close()
             return
         except asyncio.CancelledError:

@@ -14,6 +14,7 @@ from minflinkd.config import Config
 from minflinkd.config import directories as where
 from minflinkd.config.values import socket_addresses
 from minflinkd.runtime import homes
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import ResourceId, parse_resource_id
 from minflinkd.runtime.units import MemorySize, encode_unit
@@ -184,7 +185,7 @@ def read_settings(path: Path) -> TaskManagerSettings:
     """Read the settings from a file. Raises InvalidSettings."""
     try:
         settings = _decoded(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *MALFORMED) as error:
         raise InvalidSettings(
             f"{path}: {error}", hint="the daemon writes this file; start TaskManagers by it"
         ) from error

@@ -18,6 +18,7 @@ from kazoo import exceptions as zk
 from minflinkd.ha.embedded import UnusableEpoch
 from minflinkd.ha.service import ClaimGone, Member, ServiceUnavailable
 from minflinkd.ha.zookeeper.session import ZooKeeperSession
+from minflinkd.runtime.decoding import MALFORMED
 
 ELECTION, EPOCH = "election", "epoch"
 _LOOK_AGAIN = 10.0  # seconds; a watch can be lost with the connection
@@ -119,7 +120,7 @@ class ZooKeeperBallot:
     async def members(self) -> tuple[Member, ...]:
         found = []
         for name in await self._claims():
-            with contextlib.suppress(zk.NoNodeError, msgspec.DecodeError):
+            with contextlib.suppress(zk.NoNodeError, *MALFORMED):
                 data, _ = await self._session.call("get", f"{self._election}/{name}")
                 found.append(msgspec.json.decode(data, type=Member))
         return tuple(found)

@@ -18,6 +18,7 @@ from minflinkd.ha.zookeeper.credentials import credentials
 from minflinkd.ha.zookeeper.records import SCHEME, ZooKeeperRecords
 from minflinkd.ha.zookeeper.session import ZooKeeperSession
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.storage.location import Location
 from minflinkd.storage.masking import Mask
@@ -121,7 +122,7 @@ class ZooKeeperCluster(Component):
     def _checked(self, node: str, data: bytes) -> ClusterNode:
         try:
             found = msgspec.json.decode(data, type=ClusterNode)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise OtherCluster(
                 f"{node} in ZooKeeper does not say which cluster it belongs to: {error}",
                 hint="set high-availability.cluster-id to a name that no other program uses",

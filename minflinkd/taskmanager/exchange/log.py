@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
 SCHEMA = "schema.json"
@@ -74,7 +75,7 @@ def read_entry(directory: Path, sequence: int) -> Entry | None:
         return msgspec.json.decode(entry_path(directory, sequence).read_bytes(), type=Entry)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         raise ExchangeDamaged(f"entry {sequence} of an exchange cannot be read: {error}") from error
 
 

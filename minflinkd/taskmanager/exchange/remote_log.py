@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from minflinkd.blob.transfer import finish
+from minflinkd.runtime.decoding import MALFORMED
 from minflinkd.runtime.ids import AttemptId
 from minflinkd.taskmanager.exchange.access import ExchangeUnreachable, is_data_file
 from minflinkd.taskmanager.exchange.log import DataFile, Entry, ExchangeDamaged
@@ -40,7 +41,7 @@ class RemoteLog:
             body = await response.read()
         try:
             return msgspec.json.decode(body, type=list[Entry])
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise ExchangeUnreachable(f"{self._url} answers something else than entries: {error}") from error
 
     async def fetch(self, file: DataFile, target: Path) -> None:
