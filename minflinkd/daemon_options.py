@@ -11,6 +11,7 @@ from minflinkd.config import directories as where
 from minflinkd.config.job_options import ExternalizedCheckpoints, RestartStrategyType, SchedulerType
 from minflinkd.config.taskmanager_options import Driver
 from minflinkd.dispatcher.options import DispatcherOptions
+from minflinkd.jobgraph.archives import ArchiveLimits
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy
 from minflinkd.jobmaster.job_master import JobMasterOptions
 from minflinkd.resourcemanager.options import ResourceManagerOptions
@@ -54,6 +55,11 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
         result_expiration=config.cluster.job_expiration_time,
         on_stop=config.cluster.on_stop,
         on_stop_timeout=config.cluster.on_stop_timeout,
+        archives=ArchiveLimits(
+            unpacked=config.artifacts.max_unpacked_size,
+            members=config.artifacts.max_members,
+            ratio=config.artifacts.max_ratio,
+        ),
         hot_restart_timeout=config.hot_restart.timeout,
         hot_restart_trial=config.hot_restart.trial,
         job_master=JobMasterOptions(

@@ -217,6 +217,29 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Artifacts:
+    """Limits of the archives of jobs, so that none fills a disk when it is unpacked."""
+
+    max_unpacked_size: MemorySize = option(
+        "artifacts.max-unpacked-size",
+        MemorySize(4 << 30),
+        "Largest size of all files of one archive together.",
+        reload=Reload.LIVE,
+        at_least=1024,
+    )
+    max_members: int = option(
+        "artifacts.max-members", 100_000, "How many files one archive may hold.", reload=Reload.LIVE, at_least=1
+    )
+    max_ratio: int = option(
+        "artifacts.max-ratio",
+        200,
+        "How many times its own size an archive may unpack to. It counts above 64 MiB.",
+        reload=Reload.LIVE,
+        at_least=1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageBackends:
     """Storage backends and their options."""
 

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from minflinkd.config.cluster_options import (
+    Artifacts,
     Blob,
     Cluster,
     Heartbeat,
@@ -52,6 +53,7 @@ class Config:
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     restart_strategy: RestartStrategy = field(default_factory=RestartStrategy)
     blob: Blob = field(default_factory=Blob)
+    artifacts: Artifacts = field(default_factory=Artifacts)
     storage: StorageBackends = field(default_factory=StorageBackends)
     log: Log = field(default_factory=Log)
 

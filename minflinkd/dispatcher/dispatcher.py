@@ -91,6 +91,7 @@ class Dispatcher(Component):
             blobs=blobs,
             restoring=RestoreCheck(storages, runs=lambda job_id: job_id in self._runs),
             session_timeout=lambda: self.options.session_timeout,
+            archive_limits=lambda: self.options.archives,
         )
         self._savepoints = SavepointRequests(
             storages=storages,

@@ -31,6 +31,7 @@ LONGEST_PAUSE = 60.0
 STEP_TIMEOUT = 600.0  # seconds; a storage that does not answer for that long is asked again
 FAREWELL_TIMEOUT = 5.0
 EXPIRY_INTERVAL = 60.0
+LEAP = 10.0  # seconds by which a clock that is only corrected does not differ in `EXPIRY_INTERVAL`
 
 Step = Callable[[], Awaitable[object]]
 
@@ -149,9 +150,10 @@ class JobResults(Component):
             await retain_only(directory, result.kept, leads=self._leads)
 
     async def _expire(self) -> None:
+        age = ObservedAge(self._clock)
         while True:
             await self._clock.sleep(EXPIRY_INTERVAL)
-            limit = self._clock.epoch_ms() - self._expiration() * 1000
+            limit = age.now_ms() - self._expiration() * 1000
             for job_id, result in list(self._results.items()):
                 if not result.dirty and 0 < result.details.end_ms < limit:
                     await self._forget(job_id)
@@ -170,6 +172,25 @@ class JobResults(Component):
             log.warning("a result has expired and cannot be deleted yet", job=job_id, error=str(error))
         else:
             del self._results[job_id]
+
+
+class ObservedAge:
+    """The wall clock without its leaps: a clock that is set a year forward must not expire what is a minute old."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_ms = 0.0  # by how much the clock was set forward since the start
+        self._wall_ms, self._elapsed = clock.epoch_ms(), clock.monotonic()
+
+    def now_ms(self) -> float:
+        """Return the time. Call it every now and then: a leap shows as a difference to the time that has elapsed."""
+        wall_ms, elapsed = self._clock.epoch_ms(), self._clock.monotonic()
+        leap_ms = (wall_ms - self._wall_ms) - (elapsed - self._elapsed) * 1000
+        self._wall_ms, self._elapsed = wall_ms, elapsed
+        if abs(leap_ms) > LEAP * 1000:
+            self._ahead_ms = max(0.0, self._ahead_ms + leap_ms)
+            log.warning("the clock was set; results of jobs are kept as long as before", seconds=round(leap_ms / 1000))
+        return wall_ms - self._ahead_ms
 
 
 async def until_done(clock: Clock, what: str, step: Step) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.config.cluster_options import OnStop
+from minflinkd.jobgraph.archives import ArchiveLimits
 from minflinkd.jobgraph.model import Checkpointing, Externalized, JobGraph
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.runtime.units import Duration
@@ -23,6 +24,7 @@ class DispatcherOptions:
     result_expiration: float = 3600.0
     on_stop: OnStop = OnStop.SUSPEND
     on_stop_timeout: float = 30.0
+    archives: ArchiveLimits = field(default_factory=ArchiveLimits)
     hot_restart_timeout: float = 60.0  # for a new version to become RUNNING (H7)
     hot_restart_trial: float = 0.0  # after which a version that has found no input is accepted; 0: never
     job_master: JobMasterOptions

@@ -15,6 +15,7 @@ from minflinkd.checkpoint import hooks
 from minflinkd.dispatcher.blobs import Blobs
 from minflinkd.dispatcher.libraries import with_units
 from minflinkd.dispatcher.state_fit import RestoreCheck
+from minflinkd.jobgraph.archives import ArchiveLimits
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
@@ -49,6 +50,7 @@ class Analyzer:
     blobs: Blobs
     restoring: RestoreCheck
     session_timeout: Callable[[], float]  # seconds to wait for a TaskManager with a session
+    archive_limits: Callable[[], ArchiveLimits]
 
     async def check(self, job_id: JobId, document: bytes, context: ContextOf) -> JobGraph:
         """Check a document and return its graph. Raises InvalidJobGraph with all faults, NoSession, StorageError."""
@@ -78,7 +80,7 @@ class Analyzer:
             raise InvalidJobGraph((*error.faults, *more)) from None
         faults = (*_unknown_hooks(graph), *await self._missing_artifacts(job_id, graph, beside))
         if not faults:
-            graph = await with_units(graph, job_id, self.blobs)
+            graph = await with_units(graph, job_id, self.blobs, self.archive_limits())
             tasks = await asyncio.to_thread(chain, graph)
             request = m.AnalyzeJob(job=context(job_id, graph), tasks=tasks, held=dict(await held(graph)))
             analysis = await self._analyze(request, self.session_timeout())
@@ -114,7 +116,7 @@ class Analyzer:
             return missing
         tasks = await asyncio.to_thread(sound_tasks, sound)
         try:
-            sound = sound if missing else await with_units(sound, job_id, self.blobs)
+            sound = sound if missing else await with_units(sound, job_id, self.blobs, self.archive_limits())
             request = m.AnalyzeJob(job=context(job_id, sound), tasks=tasks)
             return (*missing, *of_the_job((await self._analyze(request, 0.0)).faults, tasks))
         except MinflinkError as problem:

@@ -27,6 +27,7 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.ids import IdSource
 from minflinkd.storage.registry import Storages
+from minflinkd.taskmanager import log_rotation
 from minflinkd.taskmanager.attempts.deployment import Deployer, exchanges
 from minflinkd.taskmanager.attempts.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.child import protocol as sp
@@ -151,6 +152,7 @@ class TaskManager(Component):
     async def _start(self) -> None:
         for part in self._parts:
             await part.start()
+        self.tasks.loop("rotation of logs", self._rotate_logs)
 
     async def _stop(self) -> None:
         for part in reversed(self._parts):
@@ -159,6 +161,11 @@ class TaskManager(Component):
         await self._network.aclose()
         await self._storages.aclose()
         await asyncio.to_thread(shutil.rmtree, self.settings.state_directory, ignore_errors=True)
+
+    async def _rotate_logs(self) -> None:
+        while True:
+            await asyncio.to_thread(log_rotation.rotate, Path(self.settings.log_directory))
+            await asyncio.sleep(log_rotation.INTERVAL)
 
     # --- what the executor needs ---------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ def text_of(value: ast.expr | None) -> str | None:
 
 
 def codes_in(module: ast.Module) -> Iterator[str | None]:
-    """Yield the codes of error classes (`code = ...`) and of errors made directly (`ErrorInfo(code=...)`)."""
+    """Yield the codes of error classes (`code = ...`), and of errors and faults that are made directly."""
     for node in ast.walk(module):
         match node:
             case ast.ClassDef():
@@ -73,6 +73,9 @@ def codes_in(module: ast.Module) -> Iterator[str | None]:
                             yield text_of(value)
             case ast.Call(func=ast.Name(id="ErrorInfo"), keywords=keywords):
                 yield from (text_of(keyword.value) for keyword in keywords if keyword.arg == "code")
+            case ast.Call(func=ast.Name(id="GraphFault"), keywords=keywords):  # the others repeat the code of an error
+                made = (keyword.value for keyword in keywords if keyword.arg == "code")
+                yield from (text_of(value) for value in made if isinstance(value, ast.Constant))
 
 
 def used_codes() -> dict[str, str]:

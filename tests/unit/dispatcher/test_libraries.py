@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.jobgraph.archives import ArchiveLimits
 from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.messages import Library
 from minflinkd.runtime.errors import RemoteError
@@ -57,6 +59,20 @@ async def test_a_jobs_native_modules_are_asked_for_from_the_analysis_to_its_reco
     async with cluster.serving():
         await until(lambda: cluster.declared)
         assert cluster.declared[-1].libraries == expected
+
+
+async def test_an_archive_that_would_fill_a_disk_is_a_fault_of_the_job(cluster: Cluster, tmp_path: Path) -> None:
+    """It is refused at the submission, before any session unpacks it. The fault names the limit (E45)."""
+    bomb = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros.txt", bytes(100 << 20))
+    document = {**DOCUMENT, "artifacts": [upload(cluster, bomb)]}
+    async with cluster.serving() as serving:
+        (fault,) = (await cluster.submit(JOB, document)).faults
+        assert (fault.path, fault.code) == ("artifacts[0]", "archive-too-large")
+        assert "times its size; 200 times are allowed (artifacts.max-ratio)" in fault.problem
+        serving.options = replace(serving.options, archives=ArchiveLimits(ratio=5000))
+        assert (await cluster.submit(JOB, document)).faults == ()
 
 
 async def test_a_taskmanager_that_was_given_another_version_meanwhile_is_not_the_end_of_a_submission(
