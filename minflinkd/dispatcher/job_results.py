@@ -31,7 +31,6 @@ LONGEST_PAUSE = 60.0
 STEP_TIMEOUT = 600.0  # seconds; a storage that does not answer for that long is asked again
 FAREWELL_TIMEOUT = 5.0
 EXPIRY_INTERVAL = 60.0
-LEAP = 10.0  # seconds by which a clock that is only corrected does not differ in `EXPIRY_INTERVAL`
 
 Step = Callable[[], Awaitable[object]]
 
@@ -150,13 +149,14 @@ class JobResults(Component):
             await retain_only(directory, result.kept, leads=self._leads)
 
     async def _expire(self) -> None:
-        age = ObservedAge(self._clock)
+        ages = Ages(self._clock)
         while True:
             await self._clock.sleep(EXPIRY_INTERVAL)
-            limit = age.now_ms() - self._expiration() * 1000
             for job_id, result in list(self._results.items()):
-                if not result.dirty and 0 < result.details.end_ms < limit:
+                age = ages.of(job_id, result.details.end_ms)
+                if not result.dirty and result.details.end_ms > 0 and age > self._expiration():
                     await self._forget(job_id)
+                    ages.forget(job_id)
 
     async def _forget(self, job_id: JobId) -> None:
         """Delete an expired result, after the checkpoints kept for it.
@@ -174,23 +174,27 @@ class JobResults(Component):
             del self._results[job_id]
 
 
-class ObservedAge:
-    """The wall clock without its leaps: a clock that is set a year forward must not expire what is a minute old."""
+class Ages:
+    """How long ago jobs have ended. A clock that is set a year forward must not expire what is a minute old.
+
+    The wall clock only says how old a result is when it is first seen, at the start of the daemon or soon after the
+    job's end. After that, only time that has elapsed counts.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ahead_ms = 0.0  # by how much the clock was set forward since the start
-        self._wall_ms, self._elapsed = clock.epoch_ms(), clock.monotonic()
+        self._first_seen: dict[JobId, tuple[float, float]] = {}  # its age then, and when that was, in seconds
 
-    def now_ms(self) -> float:
-        """Return the time. Call it every now and then: a leap shows as a difference to the time that has elapsed."""
-        wall_ms, elapsed = self._clock.epoch_ms(), self._clock.monotonic()
-        leap_ms = (wall_ms - self._wall_ms) - (elapsed - self._elapsed) * 1000
-        self._wall_ms, self._elapsed = wall_ms, elapsed
-        if abs(leap_ms) > LEAP * 1000:
-            self._ahead_ms = max(0.0, self._ahead_ms + leap_ms)
-            log.warning("the clock was set; results of jobs are kept as long as before", seconds=round(leap_ms / 1000))
-        return wall_ms - self._ahead_ms
+    def of(self, job_id: JobId, end_ms: int) -> float:
+        """Return the age in seconds."""
+        now = self._clock.monotonic()
+        if job_id not in self._first_seen:
+            self._first_seen[job_id] = max(0.0, (self._clock.epoch_ms() - end_ms) / 1000), now
+        age, seen = self._first_seen[job_id]
+        return age + now - seen
+
+    def forget(self, job_id: JobId) -> None:
+        self._first_seen.pop(job_id, None)
 
 
 async def until_done(clock: Clock, what: str, step: Step) -> None:
