@@ -68,7 +68,7 @@ class StateDirectory:
         with usable(self.path):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             if open_to := close_to_others(self.path):
-                log.warning("the state directory was open to other users", path=str(self.path), mode=f"{open_to:03o}")
+                log.warning("the state directory was open to other users", path=str(self.path), mode=f"{open_to:o}")
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,10 +7,12 @@ their sessions, in which sinks write for others to read.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import MutableMapping
 from pathlib import Path
 
 PRIVATE = 0o077
+OTHERS = 0o007
 VARIABLE = "MINFLINKD_UMASK"  # the umask for what jobs write, in octal digits
 
 
@@ -28,10 +30,11 @@ def as_started(environ: MutableMapping[str, str]) -> None:
 
 
 def close_to_others(directory: Path) -> int:
-    """Take away the access that others have to a directory of this user. Return their permissions until now, or 0.
+    """Take away the access that other users have to a directory of this user. Return their permissions until now, or 0.
 
-    Raises OSError if the directory belongs to somebody else.
+    Its group keeps what the operator gave it. Raises OSError if the directory belongs to somebody else.
     """
-    if open_to := directory.stat().st_mode & PRIVATE:
-        directory.chmod(0o700)
+    mode = directory.stat().st_mode
+    if open_to := mode & OTHERS:
+        directory.chmod(stat.S_IMODE(mode) & ~OTHERS)
     return open_to

@@ -172,5 +172,5 @@ def test_a_state_directory_that_others_can_enter_is_closed_to_them(tmp_path: Pat
     with capture_logs() as logs:
         directory.take()
     directory.release()
-    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
-    assert [(line["event"], line["mode"]) for line in logs] == [("the state directory was open to other users", "055")]
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o750, "its group was let in on purpose"
+    assert [(line["event"], line["mode"]) for line in logs] == [("the state directory was open to other users", "5")]
