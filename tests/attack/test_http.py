@@ -48,10 +48,13 @@ async def _asked(attacked: AttackedDaemon, raw: bytes) -> tuple[int, bytes]:
     """Send bytes, and return the status and the body of the answer; (0, b"") if the connection was closed instead."""
     host, port = attacked.url.removeprefix("http://").rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
+    answer = b""
     try:
-        writer.write(raw)
         async with asyncio.timeout(10):
+            writer.write(raw)
             answer = await reader.read()
+    except ConnectionError:  # closed before all was sent
+        pass
     finally:
         writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")
