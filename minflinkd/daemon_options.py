@@ -53,6 +53,7 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
         savepoint_dir=where.savepoint_uri(config, state),
         session_timeout=config.resourcemanager.taskmanager_start_timeout,
         result_expiration=config.cluster.job_expiration_time,
+        result_capacity=config.cluster.job_capacity,
         on_stop=config.cluster.on_stop,
         on_stop_timeout=config.cluster.on_stop_timeout,
         archives=ArchiveLimits(

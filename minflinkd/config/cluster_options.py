@@ -78,6 +78,14 @@ class Cluster:
         "How long a finished job stays listed with its result.",
         reload=Reload.LIVE,
     )
+    job_capacity: int = option(
+        "jobstore.max-capacity",
+        1000,
+        "How many finished jobs are listed. The oldest are deleted, together with the checkpoints that were kept for "
+        "them.",
+        reload=Reload.LIVE,
+        at_least=1,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

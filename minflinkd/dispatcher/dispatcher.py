@@ -83,6 +83,7 @@ class Dispatcher(Component):
             checkpoints_of=self._factory.checkpoints_of,
             new_leader_id=chance.ids.leader,
             expiration=lambda: self.options.result_expiration,
+            capacity=lambda: self.options.result_capacity,
             leads=leads,
         )
         self._analyzer = Analyzer(

@@ -6,7 +6,7 @@ A result is dirty until nothing is left to clean up. Whoever finds a dirty one, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 from msgspec.structs import replace
@@ -36,7 +36,7 @@ Step = Callable[[], Awaitable[object]]
 
 
 class JobResults(Component):
-    """The results of all ended jobs. Each is kept for `expiration()` seconds."""
+    """The results of ended jobs: the last `capacity()`, each for `expiration()` seconds."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class JobResults(Component):
         checkpoints_of: Callable[[JobId], Location],
         new_leader_id: Callable[[], LeaderId],
         expiration: Callable[[], float],
+        capacity: Callable[[], int],
         leads: Callable[[], bool],
     ) -> None:
         """`leads`: whether it is certain that no other daemon leads now."""
@@ -59,6 +60,7 @@ class JobResults(Component):
         self._checkpoints_of = checkpoints_of
         self._new_leader_id = new_leader_id
         self._expiration = expiration
+        self._capacity = capacity
         self._leads = leads
         self._results: dict[JobId, StoredResult] = {}
         self.unreadable: tuple[Unreadable, ...] = ()  # left alone; set at the start
@@ -73,7 +75,9 @@ class JobResults(Component):
         return tuple(self._results.values())
 
     async def _start(self) -> None:
-        found = await self._store.results()
+        """Read the newest results. A daemon with a long past must not read all of it before it leads."""
+        ids, capacity = await self._store.result_ids(), self._capacity()
+        found = await self._store.results(ids[:capacity])
         self.unreadable = tuple(result for result in found if isinstance(result, Unreadable))
         for result in found:
             if isinstance(result, StoredResult):
@@ -81,7 +85,28 @@ class JobResults(Component):
                 if result.dirty:
                     job_id = result.details.job_id
                     self.tasks.job(f"cleanup of {job_id}", self._clean_up(result))
+        if older := ids[capacity:]:
+            log.info("more results of jobs than are kept; the oldest are deleted", kept=capacity, deleted=len(older))
+            self.tasks.job("deletion of old results", self._drop(older))
         self.tasks.loop("expiry", self._expire)
+
+    async def _drop(self, older: Sequence[JobId]) -> None:
+        """Clean up after these jobs, and delete their results. One that cannot be read is left alone."""
+        for job_id in older:
+            if (result := await self._stored(job_id)) is not None:
+                self._results[job_id] = result
+                if result.dirty:
+                    await self._clean_up(result)
+                await self._forget(job_id)
+
+    async def _stored(self, job_id: JobId) -> StoredResult | None:
+        found: list[StoredResult | Unreadable] = []
+
+        async def read() -> None:
+            found.extend(await self._store.results([job_id]))
+
+        await until_done(self._clock, f"result of {job_id}", read)
+        return next((result for result in found if isinstance(result, StoredResult)), None)
 
     def ended(self, result: StoredResult, *, store: Step, close: Step, savepoints_ended: Step) -> None:
         """The job has ended: do the rest.
@@ -157,6 +182,10 @@ class JobResults(Component):
                 if not result.dirty and result.details.end_ms > 0 and age > self._expiration():
                     await self._forget(job_id)
                     ages.forget(job_id)
+            clean = sorted((r.details.end_ms, job_id) for job_id, r in self._results.items() if not r.dirty)
+            for _, job_id in clean[: max(0, len(self._results) - self._capacity())]:
+                await self._forget(job_id)
+                ages.forget(job_id)
 
     async def _forget(self, job_id: JobId) -> None:
         """Delete an expired result, after the checkpoints kept for it.

@@ -17,6 +17,7 @@ be read is reported and left alone; the others are used anyway (R27).
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -233,13 +234,21 @@ class JobStore:
     async def _relative(self, directory: Location) -> list[str]:
         return [directory.relative(entry.path) async for entry in directory.list()]
 
-    async def results(self) -> list[StoredResult | Unreadable]:
-        found = await for_each(await self._names(self._results), lambda name: _read(*name, StoredResult), limit=READS)
+    async def result_ids(self) -> list[JobId]:
+        """Return the jobs that have a result, the one that ended last first. Raises StorageError."""
+        return [job_id for job_id, _ in reversed(await self._names(self._results))]
+
+    async def results(self, of: Sequence[JobId]) -> list[StoredResult | Unreadable]:
+        """Return the results of these jobs, without those that have gone. Raises StorageError."""
+        names = [(job_id, self._results.child(f"{job_id}.json")) for job_id in of]
+        found = await for_each(names, lambda name: _read(*name, StoredResult), limit=READS)
         return [record for record in found if record is not None]
 
     async def _names(self, directory: Location) -> list[tuple[JobId, Location]]:
+        """Return the records of jobs, the oldest first."""
         names: list[tuple[JobId, Location]] = []
-        async for entry in directory.list():
+        entries = [entry async for entry in directory.list()]
+        for entry in sorted(entries, key=lambda entry: (entry.modified_ms, entry.path)):
             name = directory.relative(entry.path)
             try:
                 job_id = parse_job_id(name.removesuffix(".json"))

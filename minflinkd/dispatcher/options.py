@@ -22,6 +22,7 @@ class DispatcherOptions:
     savepoint_dir: str  # URI, if a request names none
     session_timeout: float = 60.0  # for a TaskManager that can analyse a submission
     result_expiration: float = 3600.0
+    result_capacity: int = 1000
     on_stop: OnStop = OnStop.SUSPEND
     on_stop_timeout: float = 30.0
     archives: ArchiveLimits = field(default_factory=ArchiveLimits)

@@ -120,7 +120,8 @@ async def test_the_job_store_of_an_earlier_version_has_its_jobs_and_results(vers
     assert history.restart.phase is RestartState.STARTING
     assert history.restart.old is not None
     assert (history.current.graph, jobs[RUNNING].graph) == (history.restart.target, history.restart.target)
-    assert [result.details.job_id for result in await store.results() if isinstance(result, StoredResult)] == [ENDED]
+    results = await store.results(await store.result_ids())
+    assert [result.details.job_id for result in results if isinstance(result, StoredResult)] == [ENDED]
     assert [trigger.trigger_id for trigger in await store.triggers()] == [UNDER_WAY]
     assert await store.outcome(RUNNING, OVER) is not None
 

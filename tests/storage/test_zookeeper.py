@@ -211,7 +211,7 @@ async def test_a_torn_result_costs_no_other_job(leader: Daemon, root: str) -> No
         ended = details(JobId(number * 32), JobStatus.FINISHED)
         await store.put_result(StoredResult(dirty=False, details=ended))
     await leader.session.call("set", f"{root}/records/jobs/results/{'1' * 32}.json", b"i\x78\x9c\x4b")
-    torn, whole = sorted(await store.results(), key=lambda one: isinstance(one, StoredResult))
+    torn, whole = sorted(await store.results(await store.result_ids()), key=lambda one: isinstance(one, StoredResult))
     assert isinstance(torn, Unreadable)
     assert isinstance(whole, StoredResult)
     assert await store.jobs() == []

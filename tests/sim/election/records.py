@@ -37,7 +37,7 @@ class Records:
         """Return the stored jobs, and the results. Raises MinflinkError."""
         store = self.of(leadership)
         found: dict[JobId, tuple[StoredJob | None, JobStatus | None]] = {}
-        for result in await store.results():
+        for result in await store.results(await store.result_ids()):
             if isinstance(result, Unreadable):
                 raise Violation(f"a result cannot be read: {result.reason}")
             found[result.details.job_id] = (None, result.details.status)

@@ -97,6 +97,7 @@ class Cluster:
     no_session: bool = False
     heartbeat_timeout: float = 0.5  # with the next one: how long the end of a job waits for earlier attempts
     cancellation_timeout: float = 30.0
+    result_capacity: int = 1000
     before_analysis: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
@@ -144,6 +145,7 @@ class Cluster:
                 checkpoint_root=f"file://{self.directory}/checkpoints",
                 savepoint_dir=f"file://{self.directory}/savepoints",
                 session_timeout=1.0,
+                result_capacity=self.result_capacity,
                 job_master=JobMasterOptions(
                     restart_strategy=RestartStrategy(),
                     checkpoints=CheckpointOptions(),

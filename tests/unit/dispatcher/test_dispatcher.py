@@ -342,7 +342,7 @@ async def test_a_dirty_result_is_cleaned_up_by_the_next_daemon(cluster: Cluster)
 async def _settled(cluster: Cluster) -> StoredResult:
     async with asyncio.timeout(10):
         while True:
-            (result,) = await cluster.store.results()
+            (result,) = await cluster.store.results(await cluster.store.result_ids())
             assert isinstance(result, StoredResult)
             if not result.dirty:
                 return result

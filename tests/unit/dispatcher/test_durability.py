@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -221,6 +222,30 @@ async def test_an_expired_result_goes_once_its_storage_lets_it(
             await until(lambda: not serving.details())
             assert sum(line["event"].startswith("a result has expired") for line in logs) == 3
         assert cluster.files() == []
+
+
+async def test_of_many_results_the_newest_are_kept_also_by_a_daemon_that_starts(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 of them once delayed a start by 27 s. The oldest are deleted afterwards (E45)."""
+    monkeypatch.setattr(job_results, "EXPIRY_INTERVAL", 0.01)
+    ids = [JobId(f"{n:032d}") for n in range(5)]
+    async with cluster.serving():
+        for job_id in ids:
+            await cluster.submit(job_id)
+            await cluster.cancel(job_id)
+            await until(lambda job_id=job_id: job_id in cluster.blobs.deleted)  # type: ignore[misc]
+        files = [cluster.directory / "jobstore" / "results" / f"{job_id}.json" for job_id in ids]
+        await until(lambda: not any(json.loads(file.read_bytes())["dirty"] for file in files))
+    for n, file in enumerate(files):
+        os.utime(file, (1_700_000_000 + n, 1_700_000_000 + n))
+    cluster.result_capacity = 3
+    async with cluster.serving() as serving:
+        assert set(await cluster.list()) >= set(ids[2:])
+        await until(lambda: not any(file.exists() for file in files[:2]))
+        assert set(await cluster.list()) == set(ids[2:])
+        serving.options = replace(serving.options, result_capacity=1)
+        await until(lambda: set(cluster.files()) == {f"jobstore/results/{ids[4]}.json"})
 
 
 async def test_a_job_whose_record_outlived_its_result_is_not_run_again(cluster: Cluster) -> None:
