@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from minflinkd.dispatcher.libraries import _members
+from minflinkd.jobgraph.archives import ArchiveLimits, Contents, contents
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode
 from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.messages import Analysis, JobContext
@@ -97,8 +97,8 @@ def test_a_damaged_archive_is_the_artifacts_fault_however_it_is_damaged(
     with pytest.raises(UnusableArtifact, match=r"artifact bad\.zip"):
         caches(session).load(JOB, bad)
     assert not list((tmp_path / "work" / "code").glob("job_*"))
-    claimed = _members(tmp_path / "bad.zip")
-    assert not claimed or kind in ("lzma", "bzip2", "deflate", "long name")
+    claimed = contents(tmp_path / "bad.zip", ArchiveLimits())
+    assert claimed == Contents() or kind in ("lzma", "bzip2", "deflate", "long name")
 
 
 def test_a_full_disk_is_not_the_artifacts_fault(session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
