@@ -12,12 +12,18 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from minflinkd.config.options import option_named, options
+from minflinkd.runtime import private_files
 
 _PREFIX: Final = "MINFLINKD_"
 _DEEPEST: Final = 50
 
 # Variables with the prefix that are not options: the file to read, and variables of the command line tools.
-RESERVED_VARIABLES: Final = frozenset({"MINFLINKD_CONFIG", "MINFLINKD_URL", "MINFLINKD_TOKEN", "MINFLINKD_CRASH_AT"})
+RESERVED_VARIABLES: Final = frozenset(
+    {
+        *("MINFLINKD_CONFIG", "MINFLINKD_URL", "MINFLINKD_TOKEN"),
+        *("MINFLINKD_CRASH_AT", "MINFLINKD_TASKMANAGER_TOKEN", private_files.VARIABLE),  # between our processes
+    }
+)
 
 # Kubernetes sets these variables in every pod if there is a Service named `minflinkd`.
 _SERVICE_LINK: Final = re.compile(r"MINFLINKD(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")

@@ -12,6 +12,8 @@ from minflinkd.config.load import parse_config
 from minflinkd.config.values import PortRange
 from minflinkd.daemon_options import restart_strategy
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy
+from minflinkd.resourcemanager import process
+from minflinkd.runtime import crash_points, private_files
 from minflinkd.runtime.units import Duration, MemorySize
 
 
@@ -193,6 +195,12 @@ def test_variables_that_are_no_options_are_refused_unless_they_belong_to_somebod
     assert parse_config("", others, {}) == Config()
     (fault,) = faults("", {"MINFLINKD_REST_PRT": "1"})
     assert fault.problem == "no such option; did you mean MINFLINKD_REST_PORT?"
+
+
+@pytest.mark.parametrize("variable", [private_files.VARIABLE, crash_points.VARIABLE, process.TOKEN])
+def test_variables_between_our_own_processes_are_no_options(variable: str) -> None:
+    """A daemon sets them for its children, and reads its configuration again when it reloads (E20)."""
+    assert parse_config("", {variable: "022"}, {}) == Config()
 
 
 def test_secrets_do_not_appear_in_errors() -> None:
