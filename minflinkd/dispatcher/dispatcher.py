@@ -13,7 +13,7 @@ from minflinkd.dispatcher.hot_restart import RestartPolicy
 from minflinkd.dispatcher.inspection import Inspection, unreadable_details
 from minflinkd.dispatcher.job_master_factory import JobMasterFactory
 from minflinkd.dispatcher.job_moves import JobMoves
-from minflinkd.dispatcher.job_results import JobResults, until_done
+from minflinkd.dispatcher.job_results import JobResults, Retention, until_done
 from minflinkd.dispatcher.job_run import JobRun
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, Unreadable
 from minflinkd.dispatcher.on_stop import before_stop
@@ -82,8 +82,7 @@ class Dispatcher(Component):
             clock=clock,
             checkpoints_of=self._factory.checkpoints_of,
             new_leader_id=chance.ids.leader,
-            expiration=lambda: self.options.result_expiration,
-            capacity=lambda: self.options.result_capacity,
+            retention=lambda: Retention(self.options.result_capacity, self.options.result_expiration),
             leads=leads,
         )
         self._analyzer = Analyzer(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 from msgspec.structs import replace
@@ -35,8 +36,16 @@ EXPIRY_INTERVAL = 60.0
 Step = Callable[[], Awaitable[object]]
 
 
+@dataclass(frozen=True)
+class Retention:
+    """Which results are kept: the last `most`, each for so many seconds."""
+
+    most: int = 1000
+    seconds: float = 3600.0
+
+
 class JobResults(Component):
-    """The results of ended jobs: the last `capacity()`, each for `expiration()` seconds."""
+    """The results of ended jobs, as long as `retention()` says."""
 
     def __init__(
         self,
@@ -47,8 +56,7 @@ class JobResults(Component):
         clock: Clock,
         checkpoints_of: Callable[[JobId], Location],
         new_leader_id: Callable[[], LeaderId],
-        expiration: Callable[[], float],
-        capacity: Callable[[], int],
+        retention: Callable[[], Retention],
         leads: Callable[[], bool],
     ) -> None:
         """`leads`: whether it is certain that no other daemon leads now."""
@@ -59,8 +67,7 @@ class JobResults(Component):
         self._clock = clock
         self._checkpoints_of = checkpoints_of
         self._new_leader_id = new_leader_id
-        self._expiration = expiration
-        self._capacity = capacity
+        self._retention = retention
         self._leads = leads
         self._results: dict[JobId, StoredResult] = {}
         self.unreadable: tuple[Unreadable, ...] = ()  # left alone; set at the start
@@ -76,7 +83,7 @@ class JobResults(Component):
 
     async def _start(self) -> None:
         """Read the newest results. A daemon with a long past must not read all of it before it leads."""
-        ids, capacity = await self._store.result_ids(), self._capacity()
+        ids, capacity = await self._store.result_ids(), self._retention().most
         found = await self._store.results(ids[:capacity])
         self.unreadable = tuple(result for result in found if isinstance(result, Unreadable))
         for result in found:
@@ -179,11 +186,11 @@ class JobResults(Component):
             await self._clock.sleep(EXPIRY_INTERVAL)
             for job_id, result in list(self._results.items()):
                 age = ages.of(job_id, result.details.end_ms)
-                if not result.dirty and result.details.end_ms > 0 and age > self._expiration():
+                if not result.dirty and result.details.end_ms > 0 and age > self._retention().seconds:
                     await self._forget(job_id)
                     ages.forget(job_id)
             clean = sorted((r.details.end_ms, job_id) for job_id, r in self._results.items() if not r.dirty)
-            for _, job_id in clean[: max(0, len(self._results) - self._capacity())]:
+            for _, job_id in clean[: max(0, len(self._results) - self._retention().most)]:
                 await self._forget(job_id)
                 ages.forget(job_id)
 
