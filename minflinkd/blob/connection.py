@@ -22,8 +22,7 @@ from minflinkd.blob.errors import (
     BlobUnauthorized,
 )
 from minflinkd.blob.transfer import CHUNK
-from minflinkd.runtime.decoding import MALFORMED
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, class_of
+from minflinkd.runtime.errors import MALFORMED, Consequence, ErrorInfo, MinflinkError, RemoteError, class_of
 from minflinkd.storage.interface import StorageError
 
 LONGEST_WAIT = 60.0  # the longest Retry-After that is obeyed, in seconds

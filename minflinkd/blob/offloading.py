@@ -28,8 +28,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.codec import Codec, ProtocolError
 from minflinkd.rpc.network import Address, Mailbox, Network, Unreachable
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.decoding import MALFORMED
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.errors import MALFORMED, MinflinkError
 from minflinkd.runtime.ids import JobId, LeaderId
 
 log = structlog.get_logger(__name__)

@@ -17,8 +17,7 @@ import xxhash
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.statistics import CheckpointCounts
 from minflinkd.rpc.snapshot import TaskSnapshot
-from minflinkd.runtime.decoding import MALFORMED
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.errors import MALFORMED, MinflinkError
 from minflinkd.runtime.ids import JobId
 
 MAGIC = b"minflinkd-checkpoint"

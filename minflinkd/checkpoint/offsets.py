@@ -20,8 +20,7 @@ from typing import Any
 import msgspec
 
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
-from minflinkd.runtime.decoding import MALFORMED
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.errors import MALFORMED, MinflinkError
 from minflinkd.runtime.ids import JobId, TaskId
 from minflinkd.storage.location import Location
 

@@ -31,8 +31,7 @@ from minflinkd.dispatcher.versions import Version, Versions
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc.jobs import JobDetails
 from minflinkd.runtime.crash_points import CrashPoint, reach
-from minflinkd.runtime.decoding import MALFORMED
-from minflinkd.runtime.errors import ErrorInfo, InvalidId
+from minflinkd.runtime.errors import MALFORMED, ErrorInfo, InvalidId
 from minflinkd.runtime.ids import JobId, parse_job_id
 from minflinkd.runtime.units import decode_unit, encode_unit
 from minflinkd.storage.interface import ObjectNotFound, StorageCorrupt

@@ -9,7 +9,7 @@ import msgspec
 
 from minflinkd import __version__
 from minflinkd.rpc.protocol_range import SPOKEN, ProtocolRange
-from minflinkd.runtime.decoding import MALFORMED
+from minflinkd.runtime.errors import MALFORMED
 
 FILE = "rpc.json"
 

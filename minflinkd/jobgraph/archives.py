@@ -44,7 +44,7 @@ def contents(path: Path, limits: ArchiveLimits) -> Contents | str:
     """
     try:
         if directory_size(path) > limits.members * _ENTRY:  # reading it would take too much memory
-            return _too_many("more", limits)
+            return _too_many("too many", limits)
         with zipfile.ZipFile(path) as archive:
             found = [member for member in archive.infolist() if not member.is_dir()]
     except Exception as error:

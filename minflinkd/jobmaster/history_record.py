@@ -10,8 +10,7 @@ import structlog
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobmaster.job_history import FILE, JobHistory, decode, encode
 from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.decoding import MALFORMED
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.errors import MALFORMED, MinflinkError
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.interface import ObjectNotFound
 from minflinkd.storage.location import Location

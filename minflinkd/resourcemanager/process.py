@@ -26,7 +26,7 @@ import structlog
 
 from minflinkd.resourcemanager.launcher import Launched, OnExit, StartFailed, StopFailed
 from minflinkd.runtime import homes
-from minflinkd.runtime.decoding import MALFORMED
+from minflinkd.runtime.errors import MALFORMED
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.supervision import TaskOwner
 

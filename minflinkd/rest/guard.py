@@ -76,7 +76,7 @@ def check_host(header: str, bound_to: str, allowed: Collection[str]) -> None:
 def _host_name(header: str) -> str:
     """Return the host of a `Host` header, in lower case; empty if there is none."""
     try:
-        return urlsplit(f"//{header}").hostname or ""
+        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
     except ValueError:
         return ""
 

@@ -19,7 +19,7 @@ from minflinkd.rest.schemas import (
     VertexRequirements,
 )
 from minflinkd.rpc.jobs import HotRestart, HotRestartJob, JobDetails, RescaleJob, RestartAnswer, VersionChanges
-from minflinkd.runtime.decoding import MALFORMED
+from minflinkd.runtime.errors import MALFORMED
 from minflinkd.runtime.ids import parse_job_id
 
 _LATEST = "latest"  # `?checkpoint=`: use the last completed one instead of taking another

@@ -34,7 +34,7 @@ from minflinkd.rpc.jobs import (
     OperationStatus,
     TriggerSavepoint,
 )
-from minflinkd.runtime.decoding import MALFORMED
+from minflinkd.runtime.errors import MALFORMED
 from minflinkd.runtime.ids import IdSource, parse_job_id
 
 INCREMENTAL = {"CONFIGURED", "INCREMENTAL"}  # accepted types of checkpoint; there is no full one

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from minflinkd.rpc.messages import Message, answer_type, registry
-from minflinkd.runtime.decoding import MALFORMED
-from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
+from minflinkd.runtime.errors import MALFORMED, Consequence, ErrorInfo, Kind, MinflinkError
 from minflinkd.runtime.units import decode_unit, encode_unit
 
 

@@ -28,8 +28,7 @@ from minflinkd.rpc.codec import ProtocolError
 from minflinkd.rpc.connection import read_frame, write_frame
 from minflinkd.rpc.network import Address, Unreachable
 from minflinkd.rpc.protocol_range import SPOKEN, ProtocolRange, agree
-from minflinkd.runtime.decoding import MALFORMED
-from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.errors import MALFORMED, Consequence, MinflinkError
 from minflinkd.runtime.ids import parse_resource_id
 
 LIMIT = 4096  # bytes

@@ -17,6 +17,9 @@ import msgspec
 
 E = TypeVar("E", bound="MinflinkError")
 
+# What decoding raises for data from outside: no JSON or MessagePack, of another form, no UTF-8, or nested too deep.
+MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 _IN_A_LINE = 200  # characters
 LONGEST_MESSAGE = 8 * 1024  # characters, also of a hint
 LONGEST_TRACEBACK = 64 * 1024

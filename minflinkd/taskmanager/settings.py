@@ -14,8 +14,7 @@ from minflinkd.config import Config
 from minflinkd.config import directories as where
 from minflinkd.config.values import socket_addresses
 from minflinkd.runtime import homes
-from minflinkd.runtime.decoding import MALFORMED
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.errors import MALFORMED, MinflinkError
 from minflinkd.runtime.ids import ResourceId, parse_resource_id
 from minflinkd.runtime.units import MemorySize, encode_unit
 

@@ -18,7 +18,7 @@ from kazoo import exceptions as zk
 from minflinkd.ha.embedded import UnusableEpoch
 from minflinkd.ha.service import ClaimGone, Member, ServiceUnavailable
 from minflinkd.ha.zookeeper.session import ZooKeeperSession
-from minflinkd.runtime.decoding import MALFORMED
+from minflinkd.runtime.errors import MALFORMED
 
 ELECTION, EPOCH = "election", "epoch"
 _LOOK_AGAIN = 10.0  # seconds; a watch can be lost with the connection

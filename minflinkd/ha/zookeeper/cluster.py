@@ -18,8 +18,7 @@ from minflinkd.ha.zookeeper.credentials import credentials
 from minflinkd.ha.zookeeper.records import SCHEME, ZooKeeperRecords
 from minflinkd.ha.zookeeper.session import ZooKeeperSession
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.decoding import MALFORMED
-from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.errors import MALFORMED, Consequence, MinflinkError
 from minflinkd.storage.location import Location
 from minflinkd.storage.masking import Mask
 from minflinkd.storage.options import CommonOptions

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from minflinkd.runtime.decoding import MALFORMED
-from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.errors import MALFORMED, Consequence, MinflinkError
 
 SCHEMA = "schema.json"
 ENTRIES = "entries"

@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from minflinkd.blob.transfer import finish
-from minflinkd.runtime.decoding import MALFORMED
+from minflinkd.runtime.errors import MALFORMED
 from minflinkd.runtime.ids import AttemptId
 from minflinkd.taskmanager.exchange.access import ExchangeUnreachable, is_data_file
 from minflinkd.taskmanager.exchange.log import DataFile, Entry, ExchangeDamaged

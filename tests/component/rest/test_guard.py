@@ -66,7 +66,9 @@ def test_loopback_names_and_allowed_names_are_taken(host: str) -> None:
     check_host(host, "127.0.0.1", {"proxy.int"})
 
 
-@pytest.mark.parametrize("host", ["10.1.2.3:8081", "[fe80::1]:8081", "localhost", "beta.int:80", "0.0.0.0"])
+@pytest.mark.parametrize(
+    "host", ["10.1.2.3:8081", "[fe80::1]:8081", "localhost", "beta.int:80", "Beta.Int.", "0.0.0.0"]
+)
 def test_a_server_on_the_network_takes_any_address_and_its_own_names(host: str) -> None:
     """An address cannot be rebound (E40)."""
     check_host(host, "0.0.0.0", own_names("beta.int", ""))

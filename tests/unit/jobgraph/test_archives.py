@@ -49,7 +49,7 @@ def test_a_directory_that_would_fill_the_memory_is_not_read(tmp_path: Path, monk
     path = archive(tmp_path / "a.zip", members=2000)
     monkeypatch.setattr(archives.zipfile, "ZipFile", lambda _: pytest.fail("it was read"))
     told = contents(path, LIMITS)
-    assert told == "it holds more files; at most 100 are allowed (artifacts.max-members)"
+    assert told == "it holds too many files; at most 100 are allowed (artifacts.max-members)"
 
 
 def test_the_size_of_the_directory_of_a_large_archive_is_found_too(tmp_path: Path) -> None:
@@ -64,5 +64,5 @@ def test_the_size_of_the_directory_of_a_large_archive_is_found_too(tmp_path: Pat
 def test_what_is_no_archive_has_no_contents(tmp_path: Path, content: bytes) -> None:
     """The analysis of the job says so, with all its other faults."""
     (tmp_path / "a.zip").write_bytes(content)
-    refused = "it holds more files; at most 100 are allowed (artifacts.max-members)"
+    refused = "it holds too many files; at most 100 are allowed (artifacts.max-members)"
     assert contents(tmp_path / "a.zip", LIMITS) in (Contents(), refused)
