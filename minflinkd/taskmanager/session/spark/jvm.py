@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,14 @@ def start_jvm(settings: Mapping[str, str], directory: Path) -> None:
     """Start the JVM of this process with these Spark settings. Raises what pyspark raises."""
     file = directory / "spark.properties"
     file.unlink(missing_ok=True)
-    with open(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w", encoding="utf-8") as out:
-        out.write(properties(settings))
-    os.environ[_ARGUMENTS] = f'--load-spark-defaults --properties-file "{file}" pyspark-shell'
+    private = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
+        with open(private, "w", encoding="utf-8") as out:
+            out.write(properties(settings))
+        os.environ[_ARGUMENTS] = f"--load-spark-defaults --properties-file {shlex.quote(str(file))} pyspark-shell"
         SparkContext._ensure_initialized()
-    finally:
-        del os.environ[_ARGUMENTS]
+    finally:  # also if the disk is full
+        os.environ.pop(_ARGUMENTS, None)
         file.unlink()
 
 
