@@ -19,7 +19,7 @@ from minflinkd.jobgraph.archives import ArchiveLimits
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
-from minflinkd.jobgraph.model import JobGraph, Vertex
+from minflinkd.jobgraph.model import Isolation, JobGraph, Task, Vertex
 from minflinkd.jobgraph.sound_part import of_the_job, sound_tasks
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Network, RpcTimeout, Unreachable
@@ -82,7 +82,7 @@ class Analyzer:
         if not faults:
             graph = await with_units(graph, job_id, self.blobs, self.archive_limits())
             tasks = await asyncio.to_thread(chain, graph)
-            request = m.AnalyzeJob(job=context(job_id, graph), tasks=tasks, held=dict(await held(graph)))
+            request = _question(context(job_id, graph), graph, tasks, held=dict(await held(graph)))
             analysis = await self._analyze(request, self.session_timeout())
             faults = analysis.faults
         if faults:
@@ -117,7 +117,7 @@ class Analyzer:
         tasks = await asyncio.to_thread(sound_tasks, sound)
         try:
             sound = sound if missing else await with_units(sound, job_id, self.blobs, self.archive_limits())
-            request = m.AnalyzeJob(job=context(job_id, sound), tasks=tasks)
+            request = _question(context(job_id, sound), sound, tasks)
             return (*missing, *of_the_job((await self._analyze(request, 0.0)).faults, tasks))
         except MinflinkError as problem:
             log.info("the sound part of a faulty job was not analysed", job=job_id, error=str(problem))
@@ -132,7 +132,7 @@ class Analyzer:
         deadline = self.clock.monotonic() + session_timeout
         lost = 0
         while True:
-            address = await self._find_session(request.job, session_timeout, deadline)
+            address = await self._find_session(request, session_timeout, deadline)
             try:
                 return await self.network.ask(address, request, timeout=ANALYSIS_TIMEOUT)
             except (Unreachable, RpcTimeout, RemoteError) as error:
@@ -145,8 +145,9 @@ class Analyzer:
                 log.info("the job will be analysed by another session", job=request.job.job_id, error=str(error))
             await self.clock.sleep(ASK_AGAIN)  # by then the loss, or the job whose libraries came first, is reported
 
-    async def _find_session(self, job: m.JobContext, timeout: float, deadline: float) -> Address:
-        request = m.FindSession(job_id=job.job_id, libraries=job.libraries)
+    async def _find_session(self, question: m.AnalyzeJob, timeout: float, deadline: float) -> Address:
+        job = question.job
+        request = m.FindSession(job_id=job.job_id, libraries=job.libraries, exclusive=question.exclusive)
         while True:
             found = m.SessionFound()
             try:
@@ -162,6 +163,12 @@ class Analyzer:
                     hint="`minflinkd taskmanagers` shows what there is; the job was not accepted",
                 )
             await self.clock.sleep(ASK_AGAIN)
+
+
+def _question(
+    job: m.JobContext, graph: JobGraph, tasks: tuple[Task, ...], *, held: dict[TaskId, m.HeldState] | None = None
+) -> m.AnalyzeJob:
+    return m.AnalyzeJob(job=job, tasks=tasks, held=held or {}, exclusive=graph.isolation is Isolation.JOB)
 
 
 def _lost_session(error: MinflinkError) -> bool:

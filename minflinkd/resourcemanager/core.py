@@ -22,7 +22,7 @@ from minflinkd.resourcemanager.outlook import needs_answer, session_outlook
 from minflinkd.resourcemanager.provisioning import no_start
 from minflinkd.resourcemanager.state import Resources, check_invariants
 from minflinkd.resourcemanager.step import Setting
-from minflinkd.resourcemanager.task_managers import Presence, TaskManager
+from minflinkd.resourcemanager.task_managers import Presence, Shelf, TaskManager
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.libraries import clash, contains
 from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Address, Fenced, Unreachable, task_manager
@@ -345,29 +345,40 @@ class ResourceManagerCore:
     def _find_session(self, request: m.FindSession, now: float) -> m.SessionFound:
         """Find a session, preferably one that the job has slots of.
 
-        Otherwise take a TaskManager that is not dedicated to a job. Prefer one that already holds the job's libraries,
-        because libraries that an analysis brings keep other versions away. Then prefer a session that has not aged, and
-        the most free slots.
+        Otherwise take a TaskManager that is not dedicated to a job. For `isolation: job`, take one that no job uses:
+        the job's code runs there while it is analysed, and may end the session. Prefer one that already holds the job's
+        libraries, because libraries that an analysis brings keep other versions away. Then prefer a session that has
+        not aged, and the most free slots.
         """
         own = self._ready_of(request.job_id, request.libraries) if request.job_id is not None else None
         if own is not None:
             return m.SessionFound(address=own.hello.address if own.hello is not None else None)
-        ready = [
-            shelf
+        ready = {
+            shelf: tm
             for shelf in self.state.shelves
             if shelf.presence is Presence.READY
-            and not shelf.dedicated_to
             and not clash(shelf.libraries, request.libraries)
-        ]
+            and (tm := self._lendable(shelf, request)) is not None
+        }
         if ready:
             new = {shelf: not contains(shelf.libraries, request.libraries) for shelf in ready}
-            shelf = min(ready, key=lambda shelf: (new[shelf], shelf.aged, -shelf.free, shelf))
-            tm = self.state.task_managers[next(iter(self.state.shelves[shelf]))]
+            tm = ready[min(ready, key=lambda shelf: (new[shelf], shelf.aged, -shelf.free, shelf))]
             self._feed(ev.SessionLent(tm.resource_id), now)
             return m.SessionFound(address=tm.hello.address if tm.hello is not None else None)
-        self._feed(ev.SessionWanted(request.libraries), now)
+        self._feed(ev.SessionWanted(request.libraries, request.exclusive), now)
         waiting = session_outlook(self.state, self._setting.options, request.libraries, now)
+        if request.exclusive:
+            waiting = f"the job has isolation: job, so it waits for a TaskManager that no other job uses; {waiting}"
         return m.SessionFound(refused=no_start(self.state) or "", waiting=waiting)
+
+    def _lendable(self, shelf: Shelf, request: m.FindSession) -> TaskManager | None:
+        """Return a TaskManager of this shelf whose session may analyse the job."""
+        found = (self.state.task_managers[resource_id] for resource_id in self.state.shelves[shelf])
+        if not request.exclusive:
+            return None if shelf.dedicated_to else next(found)
+        if not shelf.idle or shelf.dedicated_to not in ("", request.job_id):
+            return None
+        return next((tm for tm in found if not tm.analysing), None)
 
     def _ready_of(self, job_id: JobId, libraries: tuple[m.Library, ...]) -> TaskManager | None:
         held = self.state.holdings.get(job_id, {}).values()

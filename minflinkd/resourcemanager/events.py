@@ -108,9 +108,13 @@ class DrainAnswered:
 
 @dataclass(frozen=True)
 class SessionWanted:
-    """An analysis needs any TaskManager with a ready session that holds no other version of these libraries."""
+    """An analysis needs any TaskManager with a ready session that holds no other version of these libraries.
+
+    `exclusive`: one that no other job uses.
+    """
 
     libraries: tuple[Library, ...] = ()
+    exclusive: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Decides which TaskManager serves a need (R3, R13, R20, R24). Pure.
 
 A need goes to the TaskManager that provides most of it. Among those, the order of preference is: one that the job is
-already on, one of the daemon's version, one with a session that has not aged, one in use, so that spares stay whole,
-one that holds the job's libraries, and the fullest one.
+already on, one that was dedicated to it when it was analysed, one of the daemon's version, one with a session that has
+not aged, one in use, so that spares stay whole, one that holds the job's libraries, and the fullest one.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def place(state: Resources, job_id: JobId, need: SlotNeed, now: float) -> Placem
             -worth,
             not here,
             not mine,
+            tm.dedicated_to is None,
             tm.outdated,
             aged,
             tm.idle,

@@ -228,7 +228,7 @@ def surplus(state: Resources, options: ResourceManagerOptions, now: float) -> It
             continue
         if tm.dedicated_to is not None:
             past = state.past.get(tm.dedicated_to)
-            if idle >= LONELY or (past is not None and past.ended):
+            if not tm.analysing and (idle >= LONELY or (past is not None and past.ended)):
                 total -= 1
                 yield tm, f"job {tm.dedicated_to}, whose own it was, does not need it any more"
             continue

@@ -70,8 +70,8 @@ def _react(this: Step, event: ev.Event) -> None:
             _drain_asked(this, resource_id, draining=not undo)
         case ev.DrainAnswered(number, report):
             _drain_answered(this, number, report)
-        case ev.SessionWanted(libraries):
-            this.wish("session", Wish(0, this.now + WISH_TIMEOUT, libraries=libraries))
+        case ev.SessionWanted(libraries, exclusive):
+            this.wish("session", Wish(0, this.now + WISH_TIMEOUT, exclusive, libraries))
         case ev.SessionLent(resource_id):
             _lent(this, resource_id)
         case ev.Tick():

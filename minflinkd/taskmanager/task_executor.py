@@ -115,7 +115,9 @@ class TaskExecutor(Component):
             keeper=keeper,
             deployer=deployer,
             directory=options.state_directory,
-            begins=lambda job: self._driver.decide(lambda now: core.analysing(job.job_id, now, job.libraries)),
+            begins=lambda request: self._driver.decide(
+                lambda now: core.analysing(request.job.job_id, now, request.job.libraries, exclusive=request.exclusive)
+            ),
             ends=lambda job_id: self._driver.inform(lambda now: core.analysed(job_id, now)),
             is_deployed=lambda job_id: any(a.deployment.job.job_id == job_id for a in self.attempts.values()),
         )

@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from minflinkd.rest.schemas import TaskManager
+from minflinkd.runtime.errors import MinflinkError
 from tests.cluster import Cluster, lives
 from tests.waiting import until
 from tests.windows_job import WindowsJob
@@ -41,6 +42,24 @@ async def test_an_isolated_job_has_a_task_manager_to_itself_which_ends_with_it(
     for job_id in others:
         assert (await cluster.client.job(job_id)).minflinkd.restarts == 0
         await cluster.cancel(job_id)
+
+
+@pytest.mark.slow  # unit tests of ResourceManager and TaskManager have the decisions
+async def test_the_code_of_an_isolated_job_ends_no_session_of_others_when_it_is_analysed(
+    cluster: Cluster, windows: WindowsJob
+) -> None:
+    """Not even when the analysis is repeated in a second session, after the first was lost (R24, J4)."""
+    await cluster.await_ready(2)
+    other = await cluster.submit(windows.write("beside", mode="streaming", parallelism=1))
+    await cluster.await_state(other, "RUNNING")
+    shared = await cluster.task_manager_of(other)
+    job = WindowsJob(windows.base, artifact="import os\nos._exit(3)\n")
+    with pytest.raises(MinflinkError) as refused:
+        await cluster.submit(job.write("exits", mode="streaming", isolation="job"))
+    assert refused.value.info().code == "no-session"
+    assert (await cluster.client.job(other)).minflinkd.restarts == 0
+    assert (await cluster.task_manager_of(other)).id == shared.id
+    await cluster.cancel(other)
 
 
 @pytest.mark.slow

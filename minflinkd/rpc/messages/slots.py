@@ -201,6 +201,7 @@ class FindSession(Request[SessionFound], frozen=True):
 
     job_id: JobId | None = None
     libraries: tuple[Library, ...] = ()  # the analysis loads them into the session
+    exclusive: bool = False  # `isolation: job`: one that no other job uses
 
 
 class ListTaskManagers(Request[tuple[TaskManagerInfo, ...]], frozen=True):

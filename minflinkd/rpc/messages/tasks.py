@@ -165,6 +165,7 @@ class AnalyzeJob(Request[Analysis], frozen=True):
     job: JobContext
     tasks: tuple[Task, ...]
     held: dict[TaskId, HeldState] = {}
+    exclusive: bool = False  # `isolation: job`: the TaskManager is the job's own from now on
 
 
 class TaskStateChanged(Request[Done], frozen=True):

@@ -30,7 +30,7 @@ class Analyses:
         keeper: SessionKeeper,
         deployer: Deployer,
         directory: Path,
-        begins: Callable[[m.JobContext], None],
+        begins: Callable[[m.AnalyzeJob], None],
         ends: Callable[[JobId], None],
         is_deployed: Callable[[JobId], bool],
     ) -> None:
@@ -45,7 +45,7 @@ class Analyses:
         """Answer an AnalyzeJob. Raises SessionLost, ArtifactUnavailable, and the errors of `begins`."""
         session = self._keeper.session()
         job = request.job
-        self._begins(job)
+        self._begins(request)
         try:
             artifacts = await self._deployer.artifacts(job)
             try:

@@ -45,6 +45,14 @@ class SlotNotBound(MinflinkError):
     consequence = Consequence.REFUSED
 
 
+class SessionShared(MinflinkError):
+    """R24: other jobs use this session, or one that wants to be alone does; another session may have room."""
+
+    code = "session-shared"
+    kind = Kind.SESSION_TAKEN
+    consequence = Consequence.RETRYABLE
+
+
 @dataclass(frozen=True)
 class TaskManagerOptions:
     """Times are in seconds."""
@@ -230,8 +238,21 @@ class TaskManagerCore:
             self._session_version += 1
         self._tell_changes()
 
-    def analysing(self, job_id: JobId, now: float, libraries: tuple[m.Library, ...] = ()) -> None:
-        """Keep the session, and everything fetched for the job, until `analysed`. Raises LibraryConflict."""
+    def analysing(
+        self, job_id: JobId, now: float, libraries: tuple[m.Library, ...] = (), *, exclusive: bool = False
+    ) -> None:
+        """Keep the session, and everything fetched for the job, until `analysed`.
+
+        `exclusive`: the TaskManager is the job's own from now on, whether or not the job gets slots: its code runs in
+        this session and may leave anything there. Raises LibraryConflict, SessionShared.
+        """
+        table = self.slots.table
+        others = {binding.job_id for binding in table.bindings.values()} | self._analysing.keys()
+        if table.dedicated_to not in (None, job_id) or (exclusive and others - {job_id}):
+            raise SessionShared(
+                f"the session of {self.resource_id} is not free for a job of its own",
+                hint="another TaskManager can analyse the job",
+            )
         if units := clash(self.slots.table.libraries, libraries):
             raise LibraryConflict(
                 f"the session of {self.resource_id} holds another version of {', '.join(units[:5])}",
@@ -239,7 +260,7 @@ class TaskManagerCore:
             )
         self._analysing[job_id] += 1
         self._session_version += 1
-        self._feed(ev.Analysed(job_id, libraries), now)
+        self._feed(ev.Analysed(job_id, libraries, exclusive), now)
         self._tell_changes()
 
     def analysed(self, job_id: JobId, now: float) -> None:

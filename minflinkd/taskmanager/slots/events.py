@@ -111,6 +111,7 @@ class Analysed:
 
     job_id: JobId
     libraries: tuple[Library, ...] = ()  # libraries that its analysis loads into the session
+    exclusive: bool = False  # the job's code runs here: no other job gets slots any more
 
 
 @dataclass(frozen=True)

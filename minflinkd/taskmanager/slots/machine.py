@@ -71,8 +71,9 @@ def _react(this: Step, event: ev.Event) -> None:
             _attempt_ended(this, attempt_id, failed=failed)
         case ev.FailureTaken(attempt_id):
             this.hears([attempt_id])
-        case ev.Analysed(job_id, libraries):
-            this.set(table=st.brought(this.state.table, libraries))
+        case ev.Analysed(job_id, libraries, exclusive):
+            table = st.brought(this.state.table, libraries)
+            this.set(table=st.dedicated(table, job_id) if exclusive else table)
             _analysed(this, job_id)
         case ev.SessionBegan():
             this.set(table=st.with_new_session(this.state.table))

@@ -174,6 +174,11 @@ def brought(slots: SlotTable, libraries: tuple[Library, ...]) -> SlotTable:
     return replace(slots, loaded=loaded, version=slots.version + 1) if loaded != slots.loaded else slots
 
 
+def dedicated(slots: SlotTable, job_id: JobId) -> SlotTable:
+    """No other job gets slots from now on. Requires that no other job has any."""
+    return replace(slots, dedicated_to=job_id, version=slots.version + (slots.dedicated_to != job_id))
+
+
 def with_new_session(slots: SlotTable) -> SlotTable:
     """A new session holds only what the tasks on the slots will load."""
     return replace(slots, loaded=(), version=slots.version + 1) if slots.loaded else slots

@@ -57,6 +57,35 @@ def test_a_session_is_lent_by_a_taskmanager_that_runs_the_job_already() -> None:
     assert manager.receive(m.FindSession(job_id=JOB)).address == task_manager(TM2)
 
 
+def test_a_job_of_its_own_is_analysed_where_no_other_job_is() -> None:
+    """Its code runs during the analysis and may end the session (R24)."""
+    manager = manager_with(can_start=False)
+    manager.register(TM1, (OTHER, B))
+    alone = m.FindSession(job_id=JOB, exclusive=True)
+    waits = manager.receive(alone)
+    assert waits.address is None
+    assert "a TaskManager that no other job uses; " in waits.waiting
+    registered = manager.register(TM2)
+    assert manager.receive(alone).address == task_manager(TM2)
+    manager.beat(registered, msgspec.structs.replace(manager.report(TM2), analysing=True))
+    assert manager.receive(alone).address is None, "another job is analysed there"
+    manager.beat(registered, msgspec.structs.replace(manager.report(TM2), dedicated_to=OTHER))
+    assert manager.receive(alone).address is None
+    manager.beat(registered, msgspec.structs.replace(manager.report(TM2), dedicated_to=JOB))
+    assert manager.receive(alone).address == task_manager(TM2)
+
+
+def test_a_taskmanager_is_started_to_analyse_a_job_of_its_own() -> None:
+    """R3, R24."""
+    manager = manager_with()
+    manager.register(TM1, (OTHER, B))
+    manager.commands()
+    manager.receive(m.FindSession(job_id=JOB))
+    assert not [c for c in manager.commands() if isinstance(c, ev.StartTaskManager)]
+    manager.receive(m.FindSession(job_id=JOB, exclusive=True))
+    assert len([c for c in manager.commands() if isinstance(c, ev.StartTaskManager)]) == 1
+
+
 def test_a_session_is_lent_by_a_taskmanager_that_holds_the_jobs_libraries_already() -> None:
     """The idle one is kept for other versions. If all hold another version, the waiting job is told (B31)."""
     one, two = (m.Library("java:com/acme", "1"),), (m.Library("java:com/acme", "2"),)

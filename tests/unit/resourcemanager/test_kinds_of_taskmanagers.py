@@ -53,6 +53,14 @@ def test_an_exclusive_job_waits_where_no_taskmanager_is_wholly_idle_and_one_is_s
     assert manager.register(TM2) == [allocate(TM2, (0,), A, exclusive=True)]
 
 
+def test_an_exclusive_job_takes_the_taskmanager_that_analysed_it() -> None:
+    """Otherwise that one would stand there for nobody (R24)."""
+    manager = Manager(replace(NO_STANDBY, can_start=False))
+    manager.register(TM1)
+    manager.register(TM2, as_report=manager.report_with(TM2, dedicated_to=JOB1))
+    assert manager.needs(JOB1, exclusive=True, a=1) == [allocate(TM2, (0,), A, exclusive=True)]
+
+
 def test_an_exclusive_job_that_waits_keeps_no_other_from_its_own_taskmanager() -> None:
     """R24."""
     manager = Manager(replace(NO_STANDBY, can_start=False))

@@ -52,6 +52,7 @@ class Has:
     own: JobId | None = None
     standalone: bool = False
     session: SessionPhase = READY
+    analysing: bool = False
 
 
 def manager_with(*there: Has, now: float = 1000.0, **options: float) -> Manager:
@@ -60,7 +61,9 @@ def manager_with(*there: Has, now: float = 1000.0, **options: float) -> Manager:
     for number, has in enumerate(there, 1):
         tm = ResourceId(f"tm-{number}")
         held = {"s0": C} if has.in_use else {}
-        report = manager.report_with(tm, has.session, session_aged=has.aged, dedicated_to=has.own, **held)
+        report = manager.report_with(
+            tm, has.session, session_aged=has.aged, dedicated_to=has.own, analysing=has.analysing, **held
+        )
         manager.now = now - has.idle
         manager.register(tm, standalone=has.standalone, as_report=report)
     manager.now = now
@@ -90,6 +93,7 @@ IDLE, USED, AGED = Has(), Has(in_use=True), Has(aged=True)
         ((Has(standalone=True), IDLE), {"standby": 1}, ["tm-2"]),
         ((Has(own=JOB1, idle=LONELY), Has(idle=LONELY - 1)), {}, ["tm-1"]),
         ((Has(own=JOB1, idle=LONELY - 1),), {"taskmanager_timeout": 1.0}, []),
+        ((Has(own=JOB1, analysing=True),), {}, []),
         ((Has(own=JOB1, idle=200), IDLE), {"min": 1}, ["tm-1"]),  # after it there is only the minimum left
         ((Has(own=JOB1, idle=200), IDLE, IDLE), {"min": 1}, ["tm-1", "tm-2"]),
         ((Has(own=JOB1, idle=200), IDLE, IDLE), {"standby": 1}, ["tm-1", "tm-2"]),

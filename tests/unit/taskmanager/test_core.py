@@ -9,7 +9,7 @@ from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.network import Fenced, Unreachable
 from minflinkd.runtime.errors import Conflict
 from minflinkd.taskmanager.child.protocol import SessionLost
-from minflinkd.taskmanager.slots.core import Exit, RenewSession, SlotNotBound
+from minflinkd.taskmanager.slots.core import Exit, RenewSession, SessionShared, SlotNotBound
 from minflinkd.taskmanager.slots.events import ForgetJob, StartTask
 from tests.unit.taskmanager.core_world import (
     JOB,
@@ -315,6 +315,36 @@ def test_an_analysis_brings_libraries_and_is_refused_where_they_clash() -> None:
     world.core.session_changed(m.SessionPhase.READY, 2, aged=False, now=world.now)
     assert (world.core.report().libraries, world.core.report().session_aged) == ((), False)
     world.core.analysing(OTHER, world.now, two)
+
+
+def test_a_taskmanager_that_analyses_a_job_of_its_own_belongs_to_it_from_then_on() -> None:
+    """Whether or not the job gets slots: its code may have left anything in the session (R24)."""
+    world = CoreWorld()
+    before = world.core.report().version
+    world.core.analysing(JOB, world.now, exclusive=True)
+    assert world.core.report().dedicated_to == JOB
+    assert world.core.report().version > before
+    with pytest.raises(SessionShared, match="job of its own"):
+        world.core.analysing(OTHER, world.now)
+    world.core.analysing(JOB, world.now, exclusive=True)
+    for _ in range(2):
+        world.core.analysed(JOB, world.now)
+    assert world.core.report().dedicated_to == JOB
+    with pytest.raises(SessionShared):
+        world.core.analysing(OTHER, world.now)
+
+
+def test_a_job_of_its_own_is_not_analysed_beside_another_job() -> None:
+    """Neither beside its tasks nor beside its analysis. The ResourceManager may not know of these yet (R24)."""
+    world = CoreWorld()
+    world.core.analysing(OTHER, world.now)
+    with pytest.raises(SessionShared):
+        world.core.analysing(JOB, world.now, exclusive=True)
+    world.core.analysed(OTHER, world.now)
+    assert world.rm(allocate(B, 0, job=OTHER)).allocated
+    with pytest.raises(SessionShared):
+        world.core.analysing(JOB, world.now, exclusive=True)
+    assert world.core.report().dedicated_to is None
 
 
 def test_it_exits_when_it_is_told_to_or_nobody_registers_it_in_time() -> None:
