@@ -12,7 +12,8 @@ import posixpath
 from dataclasses import dataclass, replace
 
 from minflinkd.checkpoint import layout
-from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, MetadataTooNew, decode
+from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, MetadataTooNew
+from minflinkd.checkpoint.store import read_checkpoint
 from minflinkd.runtime.errors import NotFound
 from minflinkd.storage.interface import ObjectNotFound
 from minflinkd.storage.location import Location
@@ -70,7 +71,7 @@ def _metadata_at(storages: Storages, path: str) -> Location:
 
 
 async def _read(metadata: Location, object_: Location) -> External:
-    checkpoint = decode(await object_.read_bytes())
+    checkpoint = await read_checkpoint(object_)
     directory = parent(metadata)
     return External(checkpoint, metadata, directory if checkpoint.self_contained else parent(directory))
 
@@ -84,7 +85,7 @@ async def newest_below(root: Location) -> External | None:
         if number is None or (found is not None and number < found.checkpoint.checkpoint_id):
             continue
         try:
-            checkpoint = decode(await root.child(name).read_bytes())
+            checkpoint = await read_checkpoint(root.child(name))
         except (ObjectNotFound, CorruptMetadata, MetadataTooNew):
             continue
         found = External(checkpoint, root.child(name), root)
@@ -122,7 +123,7 @@ async def _others(root: Location) -> tuple[list[CompletedCheckpoint], bool]:
         if layout.parse_metadata_file(name) is None:
             continue
         try:
-            found.append(decode(await root.child(name).read_bytes()))
+            found.append(await read_checkpoint(root.child(name)))
         except ObjectNotFound:
             continue  # deleted since it was listed
         except (CorruptMetadata, MetadataTooNew):

@@ -28,7 +28,7 @@ from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.rpc.jobs import OrphanFile
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import JobId
-from minflinkd.storage.interface import ObjectExists, ObjectNotFound, StorageUnavailable
+from minflinkd.storage.interface import ObjectExists, ObjectNotFound, ObjectTooLarge, StorageUnavailable
 from minflinkd.storage.location import Location
 from minflinkd.storage.recording import RecordedStorage, StorageStatistics
 
@@ -278,7 +278,7 @@ class CheckpointStore:
         return checkpoint.epoch < self._epoch and checkpoint.triggered_ms >= self._submitted_ms
 
     async def _read(self, checkpoint_id: int) -> CompletedCheckpoint:
-        checkpoint = decode(await self.location.child(layout.metadata_file(checkpoint_id)).read_bytes())
+        checkpoint = await read_checkpoint(self.location.child(layout.metadata_file(checkpoint_id)))
         if checkpoint.job_id != self.job_id:
             raise WrongJob(
                 f"{self.path_of(checkpoint_id)} is a checkpoint of job {checkpoint.job_id}, not of {self.job_id}"
@@ -314,8 +314,14 @@ async def latest_stored(directory: Location, pointers: Location | None) -> int:
 
 
 async def read_checkpoint(metadata: Location) -> CompletedCheckpoint:
-    """Read any job's checkpoint from its metadata file. Raises ObjectNotFound, CorruptMetadata, MetadataTooNew."""
-    return decode(await metadata.read_bytes())
+    """Read any job's checkpoint from its metadata file.
+
+    Raises ObjectNotFound, CorruptMetadata, MetadataTooNew, StorageError.
+    """
+    try:
+        return decode(await metadata.read_bytes())
+    except ObjectTooLarge as error:
+        raise CorruptMetadata(str(error)) from error
 
 
 async def _pointed(pointers: Location) -> set[int]:

@@ -56,6 +56,13 @@ class StorageFull(StorageError):
     consequence = Consequence.RETRYABLE
 
 
+class ObjectTooLarge(StorageError):
+    """Larger than what minflinkd writes there: it is something else, and is not read into memory."""
+
+    code = "storage-too-large"
+    consequence = Consequence.REFUSED
+
+
 class StorageCorrupt(StorageError):
     code = "storage-corrupt"
 

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Self
 
-from minflinkd.storage.interface import Entry, InvalidPath, ObjectNotFound, Storage, Writer
+from minflinkd.storage.interface import (
+    Entry,
+    InvalidPath,
+    ObjectNotFound,
+    ObjectTooLarge,
+    Storage,
+    Writer,
+    closable,
+)
+
+LARGEST_RECORD = 256 * 1024**2  # bytes; metadata of a checkpoint has some 500 for each file of its state
 
 
 def relative_path(text: str) -> str:
@@ -51,9 +62,16 @@ class Location:
     def open_read(self, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         return self.storage.open_read(self.path, offset, length)
 
-    async def read_bytes(self) -> bytes:
-        """Read a whole small object. Raises ObjectNotFound."""
-        return b"".join([chunk async for chunk in self.open_read()])
+    async def read_bytes(self, at_most: int = LARGEST_RECORD) -> bytes:
+        """Read a whole small object. Raises ObjectNotFound, and ObjectTooLarge if it has more than `at_most` bytes."""
+        chunks, size = list[bytes](), 0
+        async with aclosing(closable(self.open_read())) as pieces:
+            async for chunk in pieces:
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > at_most:
+                    raise ObjectTooLarge(f"{self.uri} has more than {at_most} bytes: it is no record of minflinkd's")
+        return b"".join(chunks)
 
     async def create(self) -> Writer:
         return await self.storage.create(self.path)

@@ -66,8 +66,10 @@ async def goes_on(
     host: Host, beyond: int, says: Callable[[], bool] = lambda: True, *, name: str = "steady"
 ) -> dict[str, Any]:
     def further() -> dict[str, Any] | None:
-        found = task(host, name)
-        return found if says() and found.get("batches", 0) > beyond else None
+        if not says():
+            return None
+        found = task(host, name)  # asked after `says`: before it, the answer could be the one of the attempt before
+        return found if found.get("batches", 0) > beyond else None
 
     return await until(further, f"micro-batches beyond {beyond}", timeout=120, pause=0.3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from minflinkd.checkpoint import layout
 from minflinkd.checkpoint.external import NoCheckpointThere, discard_external, read_external, read_to_discard
-from minflinkd.checkpoint.metadata import CompletedCheckpoint, encode
+from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, encode
 from minflinkd.checkpoint.savepoints import verify, write_savepoint
 from minflinkd.filemerging.reader import read_segments
 from minflinkd.filemerging.writer import PhysicalFileWriter
@@ -68,6 +69,21 @@ async def test_a_savepoint_stands_for_itself_wherever_it_is_moved(storages: Stor
     wanted = {file.path: file.handle for file in savepoint.checkpoint.tasks[0].files}
     await read_segments(savepoint.root, wanted, tmp_path / "laid out")
     assert {path: (tmp_path / "laid out" / path).read_bytes() for path in CONTENTS} == CONTENTS
+
+
+async def test_a_huge_file_under_the_name_of_metadata_is_refused_before_it_fills_the_memory(
+    storages: Storages, tmp_path: Path
+) -> None:
+    """Users name the path of a savepoint, and any file may be there (E45)."""
+    with (tmp_path / "_metadata").open("wb") as file:
+        file.truncate(4 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptMetadata, match="has more than 268435456 bytes"):
+            await read_external(storages, str(tmp_path))
+        assert tracemalloc.get_traced_memory()[1] < 300 << 20
+    finally:
+        tracemalloc.stop()
 
 
 async def test_a_savepoint_of_a_damaged_checkpoint_is_not_written(storages: Storages, tmp_path: Path) -> None:
