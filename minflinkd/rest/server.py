@@ -40,6 +40,7 @@ from minflinkd.rest.jobs import JobRoutes
 from minflinkd.rest.log_copies import LogBlobs, LogCopies
 from minflinkd.rest.logs import LogRoutes
 from minflinkd.rest.orphans import OrphanRoutes
+from minflinkd.rest.protocol import protocols
 from minflinkd.rest.restarts import RestartRoutes
 from minflinkd.rest.savepoints import SavepointRoutes
 from minflinkd.rest.submission import SubmissionRoutes
@@ -141,15 +142,7 @@ class RestServer(Component):
             for route in subject.routes():
                 app.router.add_route(route.method, route.path, route.handler)
                 app.router.add_route(route.method, f"/v1{route.path}", route.handler)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=SHUTDOWN_GRACE,
-            keepalive_timeout=limits.keep_alive_seconds,
-            max_line_size=limits.header_bytes,
-            max_field_size=limits.header_bytes,
-        )
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_GRACE)
         await self._runner.setup()
         where = place(self._listening.host, self._port)
         sockets = self._listening.sockets or await bind(where)
@@ -157,7 +150,7 @@ class RestServer(Component):
         server = self._runner.server
         assert server is not None
         try:
-            await self._keeper.serve(sockets, server)
+            await self._keeper.serve(sockets, protocols(server, limits))
         except OSError as error:  # raised when it begins to listen
             if error.errno != errno.EADDRINUSE:
                 raise

@@ -137,5 +137,7 @@ async def test_what_is_no_request_costs_only_its_own_connection(attacked: Attack
         status, body = await _asked(attacked, raw)
     assert status < 500, body
     assert b"Traceback" not in body
+    if status >= 400:
+        assert json.loads(body)["errors"], body
     assert [line for line in logs if line["log_level"] in ("error", "critical")] == []
     assert await _is_well(attacked)

@@ -1,0 +1,53 @@
+"""The HTTP protocol of a connection: what cannot be read as a request is answered in JSON too (E3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aiohttp import web
+from aiohttp.web_request import BaseRequest
+
+from minflinkd.rest.backend import json_answer
+from minflinkd.rest.errors import InvalidRequest, error_answer
+from minflinkd.rest.guard import Limits
+from minflinkd.runtime.doorkeeper import SeldomTold
+
+_NOWHERE = logging.Logger("nowhere", logging.CRITICAL + 1)  # requests are logged by `RestServer`
+
+
+class _Protocol(web.RequestHandler):
+    """aiohttp's, which would answer in plain text and log a traceback for each connection."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, server: web.Server, told: SeldomTold, limits: Limits) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=_NOWHERE,
+            keepalive_timeout=limits.keep_alive_seconds,
+            max_line_size=limits.header_bytes,
+            max_field_size=limits.header_bytes,
+        )
+        self._told = told
+
+    def handle_error(
+        self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Answer what is no request. The handlers' own errors never come here: `RestServer` has answered them."""
+        why = (str(exc or message or "").splitlines() or [""])[0][:200]
+        self._told.warn("what came over HTTP was no request", peer=request.remote, reason=why)
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer was sent already")
+        refused = InvalidRequest(f"this cannot be read as a request: {why}", hint="send HTTP/1.1")
+        response = json_answer(error_answer(refused), status=max(400, min(status, 499)))
+        response.force_close()
+        return response
+
+
+def protocols(server: web.Server, limits: Limits) -> Callable[[], asyncio.Protocol]:
+    """Return what makes the protocol of each connection."""
+    told = SeldomTold()
+    return lambda: _Protocol(server, told, limits)
