@@ -27,6 +27,7 @@ $(VENV)/.installed: pyproject.toml
 # Servers for the tests that are no Python packages; what cannot be installed is said, and its tests are skipped.
 servers: setup
 	@python -m tests.servers.install
+	@python -m tests.class_archives
 
 demo: setup
 	@minflinkd demo

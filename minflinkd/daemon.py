@@ -386,6 +386,7 @@ class Daemon(Component):
                 blob_store=self._blob_store,
             ),
             directory=directory,
+            class_archives=where.class_archives(self.config, self.state_directory),
             registration_timeout=CHILD_REGISTRATION_TIMEOUT,
         )
         file = directory / "taskmanager.json"

@@ -21,6 +21,7 @@ from minflinkd.cli.job_files import JobFile
 from minflinkd.cli.submission import submit
 from minflinkd.rest.schemas import JobInfo, TaskManager
 from minflinkd.runtime.errors import MinflinkError
+from tests.class_archives import CLASS_ARCHIVES
 from tests.waiting import PATIENCE, until
 
 CONFIG = "minflinkd.yaml"
@@ -175,6 +176,7 @@ FOR_TESTS: Mapping[str, object] = {
     "restart-strategy.exponential-delay.initial-backoff": "100 ms",
     # How long a submission waits for a session, too. Two cores start several sessions while other tests run.
     "resourcemanager.taskmanager-registration.timeout": "5 min",
+    "taskmanager.session.class-archive.dir": str(CLASS_ARCHIVES),
 }
 
 

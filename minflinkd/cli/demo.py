@@ -102,7 +102,11 @@ class Demo:
 
     async def _start_daemon(self) -> asyncio.subprocess.Process:
         """Start a daemon with the embedded defaults, except for a free port and the directory."""
-        settings = ["rest.port=0", "resourcemanager.standby-taskmanagers=1"]
+        settings = [
+            "rest.port=0",
+            "resourcemanager.standby-taskmanagers=1",
+            "taskmanager.session.class-archive=false",  # the demo would be over before it is made
+        ]
         command = [sys.executable, "-m", "minflinkd", "serve", "--state-dir", str(self.base / "state")]
         command += [part for setting in settings for part in ("--set", setting)]
         with (self.base / "daemon.log").open("ab") as output:

@@ -42,6 +42,7 @@ _OWN = {
     "resourcemanager.min-taskmanagers": "0",
     "resourcemanager.standby-taskmanagers": "1",
     "resourcemanager.max-taskmanagers": "1",
+    "taskmanager.session.class-archive": "false",  # it would be gone with the daemon
     "taskmanager.bind-host": "127.0.0.1",
     "taskmanager.host": "",
     "taskmanager.data.port": "0",

@@ -58,6 +58,14 @@ def task_managers(state: Path) -> Path:
     return state / "taskmanagers"
 
 
+def class_archives(config: Config, state: Path) -> Path | None:
+    """Return `taskmanager.session.class-archive.dir`, otherwise a directory in the state directory; None: not used."""
+    session = config.taskmanager.session
+    if not session.class_archive:
+        return None
+    return Path(session.class_archive_dir).absolute() if session.class_archive_dir else state / "class-archives"
+
+
 def local_state(config: Config, resource_id: ResourceId) -> Path | None:
     """Return where a TaskManager keeps its running state: below `taskmanager.state.local.root-dir`.
 

@@ -49,6 +49,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     spark_master: str = ""
     heap_bytes: int = 1024**3
     spark_conf: dict[str, str] = {}
+    class_archives: str = ""  # the directory of class archives; empty: none is used
     heartbeat_timeout: float = 5.0
     session_start_timeout: float = 90.0
     session_timeout: float = 60.0  # after so long without an answer to a ping, a session child is replaced
@@ -95,12 +96,13 @@ def settings_of(
     daemon: DaemonAddress,
     directory: Path,
     registration_timeout: float,
+    class_archives: Path | None = None,
     standalone: bool = False,
 ) -> TaskManagerSettings:
     """Return the settings of one TaskManager from its configuration.
 
-    `directory` is the TaskManager's own. `registration_timeout` is used if the configuration has none; 0 never gives
-    up.
+    `directory` is the TaskManager's own. `class_archives` is shared by all; None: none is used.
+    `registration_timeout` is used if the configuration has none; 0 never gives up.
     """
     options, session = config.taskmanager, config.taskmanager.session
     settings = TaskManagerSettings(
@@ -125,6 +127,7 @@ def settings_of(
         spark_master=session.spark_master,
         heap_bytes=session.memory_heap_size,
         spark_conf=dict(session.spark_conf),
+        class_archives=str(class_archives or ""),
         heartbeat_timeout=config.heartbeat.timeout,
         session_start_timeout=config.resourcemanager.taskmanager_start_timeout,
         session_timeout=session.timeout,

@@ -62,6 +62,7 @@ def standalone_settings(config: Config, environ: Mapping[str, str], resource_id:
             secret_file=where.secret_file(config, state),
         ),
         directory=where.task_managers(state) / resource_id,
+        class_archives=where.class_archives(config, state),
         registration_timeout=0.0,
         standalone=True,
     )

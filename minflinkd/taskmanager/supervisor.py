@@ -32,6 +32,7 @@ from minflinkd.taskmanager.attempts.deployment import Deployer, exchanges
 from minflinkd.taskmanager.attempts.local_snapshots import LocalSnapshots
 from minflinkd.taskmanager.child import protocol as sp
 from minflinkd.taskmanager.child.age import Figures
+from minflinkd.taskmanager.child.archive_maker import ArchiveMaker
 from minflinkd.taskmanager.child.figures import process_metrics
 from minflinkd.taskmanager.child.health import Limits
 from minflinkd.taskmanager.child.keeper import SessionKeeper
@@ -138,6 +139,11 @@ class TaskManager(Component):
             Path(settings.log_directory), upload=lambda data: self._client.put_bytes(None, data, BlobKind.TRANSIENT)
         )
         logs.serve(self.executor.mailbox)
+        archives = ArchiveMaker(
+            self._session_config(),
+            ready=self._keeper.first_ready.wait,
+            directory=Path(settings.working_directory) / "archive",
+        )
         # They start in this order and stop in the reverse order.
         self._parts: tuple[Component, ...] = (
             self._blobs,
@@ -147,6 +153,7 @@ class TaskManager(Component):
             self.executor,
             self._uplink,
             self._keeper,
+            archives,
         )
 
     async def _start(self) -> None:
@@ -200,6 +207,7 @@ class TaskManager(Component):
             heap_bytes=settings.heap_bytes,
             conf=settings.spark_conf,
             resolve_order=settings.resolve_order,
+            class_archives=settings.class_archives,
         )
 
     def _core(self, now: float) -> TaskManagerCore:

@@ -29,6 +29,7 @@ from minflinkd.rpc.messages import JobContext, Notice, Request
 from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
 from minflinkd.taskmanager.child import protocol as p
+from tests.class_archives import CLASS_ARCHIVES
 from tests.cluster import lives
 from tests.waiting import until
 
@@ -52,7 +53,9 @@ class Child:
         """The file with its standard output."""
         return self.directory / "stdout"
 
-    async def start(self, conf: dict[str, str], *, warm_up: bool = False) -> None:
+    async def start(
+        self, conf: dict[str, str], *, warm_up: bool = False, class_archives: str = str(CLASS_ARCHIVES)
+    ) -> None:
         config = self.directory / "session.json"
         p.write_config(
             p.SessionConfig(
@@ -62,6 +65,7 @@ class Child:
                 log_directory=str(self.directory / "log"),
                 conf=conf,
                 warm_up=warm_up,
+                class_archives=class_archives,
             ),
             config,
         )

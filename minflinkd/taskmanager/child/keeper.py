@@ -79,6 +79,7 @@ class SessionKeeper(Component):
         self.steps = 0  # steps of progress that starts have made so far
         self.aged = ""  # why the present child should be replaced when idle (R6a)
         self.phase = SessionPhase.STARTING
+        self.first_ready = asyncio.Event()  # set once a session has been ready
         self.generation = 0
         self.phases: dict[str, float] = {}  # seconds of each phase of the last start
         self._config = config
@@ -179,6 +180,7 @@ class SessionKeeper(Component):
                 was_ready = True
                 self.start_error = ""
                 self._enter(SessionPhase.READY)
+                self.first_ready.set()
                 log.info("the session is ready", generation=generation, phases=self.phases)
                 reason = await self._watch(child, condemned)
         finally:

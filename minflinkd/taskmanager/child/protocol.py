@@ -50,6 +50,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     conf: dict[str, str] = {}  # Spark settings that override the tuned ones
     warm_up: bool = True
     resolve_order: str = "child-first"  # or parent-first: whether a job's module wins over an installed one
+    class_archives: str = ""  # the directory of class archives; empty: none is used
 
     @property
     def spark_master(self) -> str:

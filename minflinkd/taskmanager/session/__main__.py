@@ -1,5 +1,7 @@
 """Entry point of the session child: `python -m minflinkd.taskmanager.session --fd N --config FILE`.
 
+With `--archive` instead of `--fd` it is a session without a supervisor, which makes a class archive and exits.
+
 It lives exactly as long as its supervisor: the kernel kills it when its parent dies, and a closed socket ends it. The
 JVM ends with the child, as its standard input is a pipe from here.
 """
@@ -16,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
@@ -125,12 +127,33 @@ def _lives(pid: int) -> bool:
         return False
 
 
+def _archive(config: SessionConfig) -> NoReturn:
+    """Make a class archive, at the lowest priority, and end the process."""
+    os.nice(19)
+    logging.configure(json=True, stream=sys.stderr)
+    from minflinkd.taskmanager.session.archiving import make_archive
+
+    code = 1
+    try:
+        make_archive(config)
+        code = 0
+    except Exception:
+        log.exception("no class archive was made")
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="minflinkd session child")
-    parser.add_argument("--fd", type=int, required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--fd", type=int, help="the socket of the supervisor")
+    what.add_argument("--archive", action="store_true", help="make a class archive, and exit")
     parser.add_argument("--config", type=Path, required=True)
     arguments = parser.parse_args(argv)
     die_with_parent()
+    if arguments.archive:
+        _archive(read_config(arguments.config))
     as_started(os.environ)
     parse_one_at_a_time()
     logging.configure(json=True, stream=sys.stderr)

@@ -9,13 +9,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-_SOURCES = Path(__file__).parent / "java"
+from minflinkd.taskmanager.child.class_archive import SOURCES
+
 PACKAGE = "org.minflinkd"
 
 
 def compile_classes(jvm: Any, directory: Path) -> None:
     """Compile into a directory on the class path of this JVM and of executors, before a SparkContext needs them."""
-    for source in sorted(_SOURCES.glob("*.java")):
+    for source in sorted(SOURCES.glob("*.java")):
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.cook(source.read_text("utf-8"))
         for name, code in compiler.getBytecodes().items():

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from minflinkd.taskmanager.child.class_archive import class_archive
 from minflinkd.taskmanager.child.protocol import SessionConfig
 from minflinkd.taskmanager.session.spark import java_classes, local_files, steady_plans
 from minflinkd.taskmanager.session.spark.java_names import remember_names
@@ -51,13 +53,13 @@ def class_directory(config: SessionConfig) -> Path:
     return code_directory(config) / "classes"
 
 
-def _paths(config: SessionConfig) -> dict[str, str]:
+def _paths(config: SessionConfig, classes: Path) -> dict[str, str]:
     """Append our directories to the configured paths, so that neither our code nor a job's hides anything there."""
-    code, classes = code_directory(config), class_directory(config)
+    code = code_directory(config)
     ours = {
         "spark.executorEnv.PYTHONPATH": (code, code / "native"),  # for Python workers
         "spark.driver.extraClassPath": (classes,),
-        "spark.executor.extraClassPath": (classes,),
+        "spark.executor.extraClassPath": (class_directory(config),),
     }
     given = {name: config.conf.get(name, "") for name in ours}
     return {name: os.pathsep.join(filter(None, (given[name], *map(str, paths)))) for name, paths in ours.items()}
@@ -91,8 +93,11 @@ class Session:
 _COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=512m")
 
 
-def settings(config: SessionConfig) -> dict[str, str]:
-    """Return all Spark settings of the session. Pure."""
+def settings(config: SessionConfig, classes: Path | None = None, options: Sequence[str] = ()) -> dict[str, str]:
+    """Return all Spark settings of the session. Pure.
+
+    `classes`: where our own classes are, if not in the session's directory. `options`: more options of Java.
+    """
     work = Path(config.working_directory)
     java = [
         "-Xss8m",  # stopping a query can overflow the stack of its thread in a regular expression
@@ -102,6 +107,7 @@ def settings(config: SessionConfig) -> dict[str, str]:
         f"-Dlog4j2.configurationFile=file:{work / 'log4j2.properties'}",
         f"-XX:ErrorFile={Path(config.log_directory) / 'session-jvm-crash-%p.log'}",  # outlives the working directory
         "-Duser.timezone=UTC",
+        *options,
     ]
     tuned = {
         "spark.app.name": config.name,
@@ -146,7 +152,7 @@ def settings(config: SessionConfig) -> dict[str, str]:
         tuned["spark.authenticate"] = "true"  # otherwise every local user could call into the session
     tuned |= local_files.CONTEXT
     tuned |= _on_cluster(config) if config.on_cluster else local_files.CHECKED | _driver_at("127.0.0.1")
-    return tuned | config.conf | _paths(config)
+    return tuned | config.conf | _paths(config, classes or class_directory(config))
 
 
 def _on_cluster(config: SessionConfig) -> dict[str, str]:
@@ -188,8 +194,11 @@ def address_towards(master: str) -> str | None:
         return None
 
 
-def launch(config: SessionConfig) -> Session:
-    """Start the JVM and the SparkContext. Blocks for seconds; raises what pyspark raises."""
+def launch(config: SessionConfig, archive_to: Path | None = None) -> Session:
+    """Start the JVM and the SparkContext. Blocks for seconds; raises what pyspark raises.
+
+    `archive_to`: where the JVM writes a class archive when it exits. The jar of our classes must be there.
+    """
     work = Path(config.working_directory)
     for name in ("tmp", "local", "warehouse"):
         (work / name).mkdir(parents=True, exist_ok=True)
@@ -201,13 +210,22 @@ def launch(config: SessionConfig) -> Session:
     os.environ["PYSPARK_PYTHON"] = config.conf.get("spark.pyspark.python", sys.executable)  # for executors too
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PIN_THREAD"] = "true"  # a Python thread keeps its JVM thread, and so its scheduler pool
-    classes, wanted = class_directory(config), settings(config)
+    classes = class_directory(config)
     classes.mkdir(parents=True, exist_ok=True)  # on a cluster it may be there from an earlier session of the same name
+    archive = class_archive(config, os.environ)
+    jar = archive.jar if archive is not None and archive.jar.exists() else None
+    options = () if jar is None or archive is None else archive.options()
+    if archive is not None and archive_to is not None:
+        options = archive.options_to_make(archive_to)
+    wanted = settings(config, jar, options)
     # The JVM must run before it can compile our classes: until then no setting may name one of them.
     start_jvm({name: value for name, value in wanted.items() if name not in local_files.WITH_CLASSES}, work)
     remember_names()
     jvm: Any = SparkContext._jvm
-    java_classes.compile_classes(jvm, classes)
+    if jar is None:
+        java_classes.compile_classes(jvm, classes)
+        if archive is not None:
+            archive.keep(classes)
     # spark-submit looked for jars with Hadoop's own local file system, which is cached. Close it, so that ours is used.
     jvm.org.apache.hadoop.fs.FileSystem.closeAll()
     spark = SparkSession.builder.config(conf=SparkConf().setAll(list(wanted.items()))).getOrCreate()
