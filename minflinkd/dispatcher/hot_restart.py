@@ -32,6 +32,7 @@ from msgspec.structs import replace
 
 from minflinkd.dispatcher import versions as v
 from minflinkd.dispatcher.job_store import JobStore
+from minflinkd.dispatcher.libraries import libraries
 from minflinkd.dispatcher.rescaling import rescaled
 from minflinkd.dispatcher.version_check import VersionCheck
 from minflinkd.dispatcher.version_record import Decision, VersionRecord
@@ -44,6 +45,7 @@ from minflinkd.jobmaster.scheduler.state import widths
 from minflinkd.jobmaster.sinks import leaves_sinks
 from minflinkd.jobmaster.succession import InheritedCheckpoints, NotStoodDown, PredecessorLeftovers, Trial
 from minflinkd.rpc.jobs import HotRestartJob, RescaleJob, RestartAnswer, RestartState
+from minflinkd.rpc.libraries import clash
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
 from minflinkd.runtime.crash_points import CrashPoint, reach
@@ -54,7 +56,7 @@ from minflinkd.runtime.supervisor import Supervisor
 log = structlog.get_logger(__name__)
 
 HOPELESS = 3  # crashes of JobMasters of a version on trial, after which it is given up
-MOVE_PATIENCE = 300.0  # seconds that a moving job waits for slots elsewhere: TaskManagers may have to start
+MOVE_PATIENCE = 300.0  # seconds that a job waits for slots elsewhere: TaskManagers may have to start
 RETRY_PAUSE = 0.5  # seconds before a version that must make way is asked again
 MASTERLESS = 10.0  # seconds without a JobMaster, after which the job's checkpoints are looked up without one
 
@@ -264,9 +266,11 @@ class HotRestarts(Component):
         self._reserving = master.making_way
         try:
             while True:
-                patience = MOVE_PATIENCE if restart.moves else self._policy.timeout()
+                wanted = libraries(restart.target)
+                leaves = restart.moves or bool(clash(libraries(master.graph), wanted))
+                patience = MOVE_PATIENCE if leaves else self._policy.timeout()
                 try:
-                    await master.making_way.reserve(widths(restart.target), patience)
+                    await master.making_way.reserve(widths(restart.target), wanted, patience)
                 except NotStoodDown:
                     if not self._is_replaced(restart):
                         raise

@@ -18,6 +18,7 @@ from minflinkd.jobmaster.heartbeats import Beat, TaskManagerBeats, contradiction
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler import machine as scheduler
+from minflinkd.jobmaster.scheduler.sizing import libraries_wanted
 from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import ExecutionState
@@ -94,7 +95,8 @@ class JobMasterCore:
             case m.OfferSlots(resource_id=resource, address=address, offers=offers):
                 self._heralded.discard(resource)
                 data_url, tasks, draining = message.data_url, message.tasks, message.draining
-                self.feed(ev.SlotsOffered(resource, address, offers, data_url, tasks, draining), now)
+                offered = ev.SlotsOffered(resource, address, offers, data_url, tasks, draining, message.libraries)
+                self.feed(offered, now)
                 self._beats.heard(resource, now)
                 return m.OffersAccepted(accepted=self.state.pool.accepted(resource, offers))
             case m.TaskStateChanged(resource_id=resource, status=status):
@@ -214,7 +216,7 @@ class JobMasterCore:
             needs=() if self._heralded and now < self._heralded_until else pool.declaration(),
             held=tuple(sorted(pool.held)),
             exclusive=self._options.exclusive,
-            libraries=self._options.libraries,
+            libraries=libraries_wanted(self.state),
         )
         self._ask(RESOURCE_MANAGER, request, about=_Declaration(pool.version))
 

@@ -23,6 +23,7 @@ from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.succession import NotStoodDown
 from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.messages import Library
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 
@@ -38,13 +39,15 @@ class MakingWay:
         self._coordinator = coordinator
         self._stood_down: asyncio.Future[None] | None = None  # set once it is asked to stand down
 
-    async def reserve(self, groups: Mapping[str, int], patience: float) -> None:
+    async def reserve(self, groups: Mapping[str, int], libraries: tuple[Library, ...], patience: float) -> None:
         """Ask for these slots per slot sharing group while the job runs, and return when the job holds them.
+
+        `libraries`: of the next version. Slots in sessions that cannot hold them do not count.
 
         It holds them until it stands down, or until `release`. Raises NotStoodDown after `patience` seconds, or at once
         if no TaskManager will ever have that many.
         """
-        self._scheduling.feed(ev.SlotsReserved(groups))
+        self._scheduling.feed(ev.SlotsReserved(groups, libraries))
         try:
             async with asyncio.timeout(patience):
                 await self._scheduling.until(_is_settled)

@@ -35,7 +35,7 @@ MAIN = """
 def build(inputs, params):
     numbers = inputs["numbers"]
     numbers.sparkSession.udf.registerJavaFunction("rule", "com.acme.Rule", "long")
-    return numbers.selectExpr("rule(value) AS version")
+    return numbers.selectExpr("rule(value) AS version", "value")
 """
 SLOTS = 4
 OTHER_VERSIONS = "other versions of the job's libraries"
@@ -60,11 +60,11 @@ class RuledJobs:
                 for path in sorted((directory / "classes").rglob("*.class")):
                     jar.write(path, path.relative_to(directory / "classes"))
 
-    def write(self, name: str, version: int, parallelism: int = 1) -> Path:
-        """Write the job file."""
+    def write(self, name: str, version: int, parallelism: int = 1, main: str = MAIN) -> Path:
+        """Write the job file, or its next version."""
         directory = self.base / name
-        directory.mkdir()
-        (directory / "ruled.py").write_text(MAIN)
+        directory.mkdir(exist_ok=True)
+        (directory / "ruled.py").write_text(main)
         shutil.copy(self.base / f"version{version}" / "rules.jar", directory)
         document = {
             "name": name,
@@ -90,6 +90,12 @@ class RuledJobs:
 
         rows = await until(published, f"job {name} has published more than {more_than} rows")
         return set(rows), len(rows)
+
+
+def values(directory: Path) -> list[int]:
+    """Return all published values of the source."""
+    table = pyarrow.dataset.dataset(directory, format="parquet").to_table(columns=["value"])
+    return sorted(int(row["value"]) for row in table.to_pylist())
 
 
 def _published(directory: Path) -> list[int]:
@@ -210,3 +216,47 @@ async def test_a_job_waits_for_the_only_task_manager_while_it_holds_another_vers
             before = (await ruled.versions_seen(name))[1]
             assert (await ruled.versions_seen(name, more_than=before))[0] == {2}
         await cluster.cancel_all()
+
+
+async def test_a_job_is_restarted_hot_with_another_version_of_its_jar(cluster: Cluster, ruled: RuledJobs) -> None:
+    """It moves to a session without the old one, which is warm before the running version stops (B31, H1, H4).
+
+    No row is lost or doubled, and a job that shares the first session does not notice.
+    """
+    one = await cluster.submit(ruled.write("one", version=1))
+    first = await running_on(cluster, one)
+    also_one = await cluster.submit(ruled.write("also-one", version=1))
+    assert (await running_on(cluster, also_one)).id == first.id
+    await ruled.versions_seen("one", more_than=10)
+
+    code, out, err = await minflinkd(cluster, "hot-restart", one, str(ruled.write("one", version=2)), "--yes")
+    assert code == 0, out + err
+    assert (await running_on(cluster, one)).id != first.id
+    rows = (await ruled.versions_seen("one"))[1]
+    assert (await ruled.versions_seen("one", more_than=rows + 10))[0] == {1, 2}
+    await cluster.cancel(one)
+    seen = await asyncio.to_thread(values, ruled.base / "one" / "out")
+    assert seen == list(range(len(seen)))
+    assert (await cluster.client.job(also_one)).minflinkd.restarts == 0
+    await cluster.cancel(also_one)
+
+
+async def test_a_version_with_another_jar_that_fails_leaves_the_running_one_as_it_was(
+    cluster: Cluster, ruled: RuledJobs
+) -> None:
+    """The version before it comes back, with its own jar, from its last checkpoint (B31, H7)."""
+    one = await cluster.submit(ruled.write("one", version=1))
+    await running_on(cluster, one)
+    await ruled.versions_seen("one", more_than=10)
+    broken = MAIN.replace('"value")', "\"value + raise_error('no such rule') AS value\")")
+    code, out, err = await minflinkd(
+        cluster, "hot-restart", one, str(ruled.write("one", version=2, main=broken)), "--yes"
+    )
+    assert code != 0
+    assert "no such rule" in out + err
+    await cluster.await_state(one, "RUNNING")
+    rows = (await ruled.versions_seen("one"))[1]
+    assert (await ruled.versions_seen("one", more_than=rows + 10))[0] == {1}
+    await cluster.cancel(one)
+    seen = await asyncio.to_thread(values, ruled.base / "one" / "out")
+    assert seen == list(range(len(seen)))

@@ -9,7 +9,15 @@ from minflinkd.jobmaster.scheduler.phases import Predecessors
 from minflinkd.jobmaster.scheduler.restart import RestartHistory
 from minflinkd.jobmaster.scheduler.streak import NO_FAILURES, Failure, Streak
 from minflinkd.rpc.jobs import JobStatus
-from minflinkd.rpc.messages import ExchangeSource, OfferedTask, SlotOffer, TaskMetrics, TaskRestore, TaskStatus
+from minflinkd.rpc.messages import (
+    ExchangeSource,
+    Library,
+    OfferedTask,
+    SlotOffer,
+    TaskMetrics,
+    TaskRestore,
+    TaskStatus,
+)
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
@@ -60,6 +68,7 @@ class SlotsOffered:
     data_url: str = ""
     tasks: tuple[OfferedTask, ...] = ()  # that run there
     draining: bool = False  # as in `Draining`
+    libraries: tuple[Library, ...] = ()  # that the session there holds
 
 
 @dataclass(frozen=True)
@@ -182,10 +191,12 @@ class SlotsReserved:
     """Another version will follow and wants this many slots for each group.
 
     The job asks for them while this version runs. It also asks for slots to replace those on draining TaskManagers
-    (A15b). If `groups` is empty, no version follows, and the job wants no more slots than its own.
+    (A15b), and those in sessions that cannot hold the other version's `libraries` (B31). If `groups` is empty, no
+    version follows, and the job wants no more slots than its own.
     """
 
     groups: Mapping[str, int] = field(default_factory=dict)
+    libraries: tuple[Library, ...] = ()
 
 
 @dataclass(frozen=True)

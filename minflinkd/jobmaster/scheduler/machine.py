@@ -134,8 +134,8 @@ def _react(this: Step, event: ev.Event) -> None:
                 ending.go_on(this)
         case ev.Proven():
             this.set(on_trial=False)
-        case ev.SlotsReserved(groups):
-            reserving.reserve(this, groups)
+        case ev.SlotsReserved(groups, libraries):
+            reserving.reserve(this, groups, libraries)
         case ev.Draining(resource_id, draining):
             this.set(pool=slot_pool.drained(this.state.pool, resource_id, draining))
         case ev.SinksSettled(error):
@@ -245,7 +245,8 @@ def _slots_offered(this: Step, event: ev.SlotsOffered) -> None:
     if isinstance(phase, Reconciling):
         in_use = {task.allocation_id for task in event.tasks if task.status.state not in _OVER}
     pool = slot_pool.drained(state.pool, event.resource_id, event.draining)
-    pool = slot_pool.offered(pool, event.resource_id, event.address, event.offers, event.data_url, in_use=in_use)
+    there = slot_pool.Session(event.resource_id, event.address, event.data_url, event.libraries)
+    pool = slot_pool.offered(pool, there, event.offers, in_use=in_use)
     this.set(pool=pool, takeover=None if takeover is None else replace(takeover, offered_at=this.now))
     if isinstance(phase, Reconciling):
         reconciling.offered(this, phase, event)

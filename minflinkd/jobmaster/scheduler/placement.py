@@ -42,19 +42,19 @@ def place(
     present: Placement,
     fixed: Collection[str] = (),
     divide: bool = True,
-    draining: Collection[ResourceId] = (),
+    closed: Collection[ResourceId] = (),
 ) -> Placement:
     """Place as many groups as possible, each with at least its `least` slots, and as wide as possible.
 
     Groups in `fixed` keep their `present` share. The others stay where they are if that is as good. With `divide`, wide
     groups may get less so that others get something. Without it, the widest groups are served first, and the others get
-    what is left. On `draining` TaskManagers, only fixed groups are placed (A15b).
+    what is left. On `closed` TaskManagers, only fixed groups are placed (A15b, B31).
     """
     left = {r: dict(sorted(slots.items())) for r, slots in sorted(holdings.items())}
     for group in sorted(fixed):
         share, slots = present[group], left[present[group].resource_id]
         _take(slots, (*share.allocations, *slots), share.parallelism)  # beyond its own, see `uncovered`
-    left = {resource: slots for resource, slots in left.items() if resource not in draining}
+    left = {resource: slots for resource, slots in left.items() if resource not in closed}
     open_groups = {g: b for g, b in groups.items() if g not in fixed}
     shares = {g: present[g] for g in fixed}
     exact = _one_allocation_each(open_groups, left, present)

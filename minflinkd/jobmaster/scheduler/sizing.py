@@ -12,7 +12,9 @@ from minflinkd.jobmaster.scheduler.placement import Bounds, Placement, place
 from minflinkd.jobmaster.scheduler.slot_pool import Want
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.rpc.jobs import ExecutionState
-from minflinkd.runtime.ids import TaskId
+from minflinkd.rpc.libraries import clash
+from minflinkd.rpc.messages import Library
+from minflinkd.runtime.ids import ResourceId, TaskId
 
 _IDLE = frozenset({ExecutionState.CREATED, ExecutionState.CANCELED, ExecutionState.FAILED})
 
@@ -39,9 +41,11 @@ def _place(
     present: Placement,
     fixed: Collection[str] = (),
     divide: bool = True,
+    closed: Collection[ResourceId] | None = None,
 ) -> Placement:
     pool = state.pool
-    return place(groups, pool.holdings, present=present, fixed=fixed, divide=divide, draining=pool.draining)
+    closed = pool.closed_to(pool.libraries) if closed is None else closed
+    return place(groups, pool.holdings, present=present, fixed=fixed, divide=divide, closed=closed)
 
 
 def _groups_up(state: JobState) -> frozenset[str]:
@@ -50,19 +54,40 @@ def _groups_up(state: JobState) -> frozenset[str]:
 
 
 def groups_leaving(state: JobState) -> frozenset[str]:
-    """Return the groups of a running job that run on draining TaskManagers (A15b)."""
+    """Return the groups of a running job that its next version cannot leave where they are (A15b, B31)."""
     if state.running is None:
         return frozenset()
-    return frozenset(g for g, share in state.placement.items() if share.resource_id in state.pool.draining)
+    closed = closed_to_next(state)
+    return frozenset(g for g, share in state.placement.items() if share.resource_id in closed)
+
+
+def closed_to_next(state: JobState) -> frozenset[ResourceId]:
+    """Return the TaskManagers on which the job's next version cannot run.
+
+    Their sessions hold what this version has loaded, even if they did not say so when they offered their slots.
+    """
+    pool = state.pool
+    closed = pool.closed_to(state.next_libraries)
+    if clash(pool.libraries, state.next_libraries):
+        closed |= {share.resource_id for share in state.placement.values()}
+    return closed
+
+
+def libraries_wanted(state: JobState) -> tuple[Library, ...]:
+    """Return the libraries for which slots are asked: those of the next version while they are to be elsewhere."""
+    return state.next_libraries if groups_leaving(state) and state.reserving is not None else state.pool.libraries
 
 
 def _no_wider(bounds: Bounds, width: int) -> Bounds:
     return Bounds(min(bounds.desired, width), min(bounds.least, width))
 
 
-def plan_anew(state: JobState) -> Placement:
-    """Return the best placement that would be possible if all tasks were stopped."""
-    return _place(state, state.pool.groups, present=state.placement)
+def plan_anew(state: JobState, closed: Collection[ResourceId] | None = None) -> Placement:
+    """Return the best placement that would be possible if all tasks were stopped.
+
+    `closed`: the TaskManagers that cannot be used; None: those that this version cannot use.
+    """
+    return _place(state, state.pool.groups, present=state.placement, closed=closed)
 
 
 def lean(state: JobState, now: float) -> bool:
@@ -85,14 +110,16 @@ def _target(state: JobState, group: str, now: float) -> int:
 def wants(state: JobState, now: float) -> Mapping[str, Want]:
     """Return the missing slots by group. A group that has some wants more beside them, or all of them elsewhere.
 
-    A group on a draining TaskManager wants all of them elsewhere, if it was asked to leave or is not up (A15b).
+    A group that was asked to leave its TaskManager wants all of them elsewhere, and so does one on a draining
+    TaskManager that is not up (A15b, B31).
     """
     groups = state.pool.groups
     leaving = groups_leaving(state) if state.reserving is not None else frozenset()
+    closed = closed_to_next(state) if leaving else None
     up = {group: state.placement[group].parallelism for group in _groups_up(state) - leaving}
     # A running group keeps its slots. Another one on its TaskManager must ask for its own.
     full = [g for g, width in up.items() if width >= groups[g].desired]
-    firm = _place(state, groups, present=state.placement, fixed=full, divide=False)
+    firm = _place(state, groups, present=state.placement, fixed=full, divide=False, closed=closed)
     found: dict[str, Want] = {}
     for group, bounds in groups.items():
         share = firm.get(group)

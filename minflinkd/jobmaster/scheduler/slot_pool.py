@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from minflinkd.jobmaster.scheduler.placement import Bounds, Holdings, Placement, place, total
-from minflinkd.rpc.messages import SlotNeed, SlotOffer
+from minflinkd.rpc.libraries import clash
+from minflinkd.rpc.messages import Library, SlotNeed, SlotOffer
 from minflinkd.runtime.ids import AllocationId, IdSource, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
 
@@ -45,11 +46,23 @@ class Held:
     resource_id: ResourceId
     address: str
     data_url: str = ""  # where other TaskManagers read this one's exchanges
+    libraries: tuple[Library, ...] = ()  # that the session there held when it offered the slots
+
+
+@dataclass(frozen=True)
+class Session:
+    """A TaskManager that offers slots, and what its session holds."""
+
+    resource_id: ResourceId
+    address: str
+    data_url: str = ""
+    libraries: tuple[Library, ...] = ()
 
 
 @dataclass(frozen=True)
 class SlotPool:
     groups: Mapping[str, Bounds]  # all slots that the job wants, by slot sharing group
+    libraries: tuple[Library, ...] = ()  # of the job
     needs: Mapping[AllocationId, Need] = field(default_factory=dict)
     held: Mapping[AllocationId, Held] = field(default_factory=dict)
     gone: tuple[AllocationId, ...] = ()  # lost or given back; never taken again
@@ -68,6 +81,15 @@ class SlotPool:
             )
             for allocation, need in sorted(self.needs.items())
         )
+
+    def closed_to(self, libraries: tuple[Library, ...]) -> frozenset[ResourceId]:
+        """Return the TaskManagers on which nothing with these libraries is deployed any more.
+
+        They are draining, or their sessions hold other versions of the libraries (B31).
+        """
+        if not libraries:  # as with most jobs, and this is asked for every micro-batch
+            return self.draining
+        return self.draining | {h.resource_id for h in self.held.values() if clash(h.libraries, libraries)}
 
     @property
     def holdings(self) -> Holdings:
@@ -109,19 +131,14 @@ def renewed(pool: SlotPool) -> SlotPool:
 
 
 def offered(
-    pool: SlotPool,
-    resource_id: ResourceId,
-    address: str,
-    offers: tuple[SlotOffer, ...],
-    data_url: str = "",
-    *,
-    in_use: Collection[AllocationId] = (),
+    pool: SlotPool, there: Session, offers: tuple[SlotOffer, ...], *, in_use: Collection[AllocationId] = ()
 ) -> SlotPool:
     """Return the pool with the accepted part of an offer: what it asked for, and what serves it as well (R13).
 
     It refuses the rest, and offers of a draining TaskManager. Allocations `in_use` carry tasks that may be adopted, and
     are always accepted. The pool does not take back an allocation that it once gave up.
     """
+    resource_id = there.resource_id
     # What was asked for first, then the largest: the rest may no longer be needed.
     for offer in sorted(offers, key=lambda o: (o.allocation_id not in pool.needs, -len(o.slots), o.allocation_id)):
         allocation, need = offer.allocation_id, pool.needs.get(offer.allocation_id)
@@ -129,7 +146,7 @@ def offered(
         if allocation in pool.held or allocation in pool.gone or not offer.slots or taken & set(offer.slots):
             continue
         needs = {a: n for a, n in pool.needs.items() if a != allocation}
-        held = {**pool.held, allocation: Held(offer.slots, resource_id, address, data_url)}
+        held = {**pool.held, allocation: Held(offer.slots, resource_id, there.address, there.data_url, there.libraries)}
         richer = replace(pool, needs=needs, held=held, version=pool.version + 1)
         if resource_id in pool.draining and allocation not in in_use:
             continue
@@ -140,7 +157,7 @@ def offered(
 
 
 def _reach(pool: SlotPool) -> int:
-    return total(place(pool.groups, pool.holdings, present={}, draining=pool.draining))
+    return total(place(pool.groups, pool.holdings, present={}, closed=pool.closed_to(pool.libraries)))
 
 
 def drained(pool: SlotPool, resource_id: ResourceId, draining: bool) -> SlotPool:

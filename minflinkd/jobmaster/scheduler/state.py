@@ -32,6 +32,7 @@ from minflinkd.jobmaster.scheduler.rollout import Rollout
 from minflinkd.jobmaster.scheduler.slot_pool import SlotPool
 from minflinkd.jobmaster.scheduler.streak import NO_FAILURES, Failure, Streak
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
+from minflinkd.rpc.messages import Library
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
 from minflinkd.runtime.machine import InvariantViolated
@@ -69,6 +70,7 @@ class JobState:
     changed_at: float = 0.0  # of the last deployment, or attempt to grow
     on_trial: bool = False  # until the version has completed a checkpoint (H7)
     reserving: Mapping[str, Bounds] | None = None  # the job's own bounds, while slots for another version are asked for
+    next_libraries: tuple[Library, ...] = ()  # of that version
     takeover: Takeover | None = None
     leaving: Mapping[AttemptId, ResourceId] = field(default_factory=dict)  # of earlier JobMasters, told to end
     has_run: bool = False  # under this JobMaster or an earlier one
@@ -200,7 +202,7 @@ def new_job(tasks: tuple[Task, ...], options: JobMasterOptions) -> JobState:
         options=options,
         executions={t.id: Execution(t.id) for t in tasks},
         regions=regions(tasks),
-        pool=SlotPool(groups={g: Bounds(n, least[g]) for g, n in desired.items()}),
+        pool=SlotPool({g: Bounds(n, least[g]) for g, n in desired.items()}, options.libraries),
         on_trial=options.on_trial,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minflinkd.rpc.messages.base import Message, Request
+from minflinkd.rpc.messages.slots import Library
 from minflinkd.rpc.messages.tasks import ExchangeSource, TaskStatus
 from minflinkd.rpc.snapshot import NO_ROWS, RowCounts
 from minflinkd.runtime.ids import AllocationId, JobId, LeaderId, ResourceId
@@ -47,3 +48,4 @@ class OfferSlots(Request[OffersAccepted], frozen=True):
     job_id: JobId | None = None
     tasks: tuple[OfferedTask, ...] = ()  # those on these allocations that do not end already
     draining: bool = False  # then the JobMaster can only use slots whose tasks it adopts
+    libraries: tuple[Library, ...] = ()  # that the session holds; a job with other versions cannot use the slots (B31)

@@ -435,6 +435,7 @@ class TaskManagerCore:
             version=command.version,
             job_id=command.job_id,
             draining=self.draining,
+            libraries=self.slots.table.libraries,
         )
         about = _Offer(command.job_id, command.version)
         return Ask(Address(command.address), request, OFFER_TIMEOUT, fence=command.leader, about=about)

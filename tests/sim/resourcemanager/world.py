@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from minflinkd.jobmaster.scheduler import slot_pool
 from minflinkd.jobmaster.scheduler.placement import Bounds, place
-from minflinkd.jobmaster.scheduler.slot_pool import SlotPool, Want
+from minflinkd.jobmaster.scheduler.slot_pool import Session, SlotPool, Want
 from minflinkd.resourcemanager.launcher import Launched, StartFailed
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.resource_manager import ResourceManager
@@ -176,7 +176,7 @@ class Job:
         await asked(self._network, target, request, fence)
 
     async def _offered(self, request: m.OfferSlots) -> m.OffersAccepted:
-        pool = slot_pool.offered(self.pool, request.resource_id, request.address, request.offers)
+        pool = slot_pool.offered(self.pool, Session(request.resource_id, request.address), request.offers)
         accepted = pool.accepted(request.resource_id, request.offers)
         for key in accepted:
             self._accepted.setdefault(key, clock.monotonic())

@@ -9,7 +9,7 @@ import pytest
 from minflinkd.jobmaster.scheduler import slot_pool
 from minflinkd.jobmaster.scheduler.placement import Bounds, Share
 from minflinkd.jobmaster.scheduler.rollout import Rollout
-from minflinkd.jobmaster.scheduler.slot_pool import Held, Need, SlotPool, Want
+from minflinkd.jobmaster.scheduler.slot_pool import Held, Need, Session, SlotPool, Want
 from minflinkd.rpc.messages import SlotOffer
 from minflinkd.runtime.ids import AllocationId, IdSource, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
@@ -33,7 +33,7 @@ def offer(allocation: str, slots: int, first: int = 0) -> tuple[SlotOffer, ...]:
 
 
 def taken(pool: SlotPool, resource: ResourceId, offers: tuple[SlotOffer, ...]) -> tuple[SlotPool, bool]:
-    pool = slot_pool.offered(pool, resource, f"taskmanager/{resource}", offers)
+    pool = slot_pool.offered(pool, Session(resource, f"taskmanager/{resource}"), offers)
     slot_pool.check_invariants(pool)
     return pool, bool(pool.accepted(resource, offers))
 
@@ -144,7 +144,7 @@ def test_one_allocation_that_is_refused_keeps_none_after_it_from_being_taken() -
 def test_what_is_held_says_where_its_slots_are_and_where_their_exchanges_are_read() -> None:
     pool = asked(a=2)
     mine = allocation_of(pool, "a")
-    pool = slot_pool.offered(pool, TM1, "taskmanager/tm-1", offer(mine, 2), "http://tm-1")
+    pool = slot_pool.offered(pool, Session(TM1, "taskmanager/tm-1", "http://tm-1"), offer(mine, 2))
     assert pool.held == {mine: Held((0, 1), TM1, "taskmanager/tm-1", "http://tm-1")}
     assert (pool.address_of(TM1), pool.address_of(TM2)) == ("taskmanager/tm-1", None)
 

@@ -11,7 +11,7 @@ from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.machine import next_wakeup, step
 from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
-from minflinkd.rpc.messages import SlotNeed, SlotOffer, TaskState, TaskStatus
+from minflinkd.rpc.messages import Library, SlotNeed, SlotOffer, TaskState, TaskStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, Chance, IdSource, ResourceId, TaskId, VertexId
 from minflinkd.runtime.units import Duration
@@ -28,7 +28,15 @@ def task(name: str, parallelism: int, group: str) -> Task:
 class WideJob:
     """`WideJob(a=4, b=2)` has two tasks, each in a slot sharing group of its own, unless `group` names one for all."""
 
-    def __init__(self, *, group: str = "", ran_with: int = 0, recovered: bool = False, **widths: int) -> None:
+    def __init__(
+        self,
+        *,
+        group: str = "",
+        ran_with: int = 0,
+        recovered: bool = False,
+        libraries: tuple[Library, ...] = (),
+        **widths: int,
+    ) -> None:
         rng = random.Random(7)
         self.chance = Chance(IdSource(rng), rng)
         self.options = JobMasterOptions(
@@ -38,6 +46,7 @@ class WideJob:
             resource_stabilization_timeout=10,
             cooldown_after_rescaling=20,
             slot_idle_timeout=50,
+            libraries=libraries,
         )
         tasks = tuple(task(name, width, group or name) for name, width in widths.items())
         self.state: JobState = new_job(tasks, self.options)
@@ -63,15 +72,20 @@ class WideJob:
     def needs(self) -> dict[str, SlotNeed]:
         return {need.group: need for need in self.state.pool.declaration()}
 
-    def offer(self, resource: ResourceId, slots: int, allocation: str = "") -> list[ev.Command]:
-        """Offer slots for the only need, or for an allocation that nobody here has requested."""
+    def offer(
+        self, resource: ResourceId, slots: int, allocation: str = "", libraries: tuple[Library, ...] = ()
+    ) -> list[ev.Command]:
+        """Offer slots for the only need, or for an allocation that nobody here has requested.
+
+        `libraries`: what the session there holds.
+        """
         if not allocation:
             (need,) = self.needs.values()
             allocation = need.allocation_id
         first = self.slots.get(resource, 0)
         self.slots[resource] = first + slots
         offers = (SlotOffer(allocation_id=AllocationId(allocation), slots=tuple(range(first, first + slots))),)
-        return self.feed(ev.SlotsOffered(resource, f"taskmanager/{resource}", offers))
+        return self.feed(ev.SlotsOffered(resource, f"taskmanager/{resource}", offers, libraries=libraries))
 
     def attempt(self, name: str) -> AttemptId:
         attempt = self.state.executions[TaskId(name)].attempt_id
