@@ -12,7 +12,7 @@ from minflinkd.config.job_options import ExternalizedCheckpoints, RestartStrateg
 from minflinkd.config.taskmanager_options import Driver
 from minflinkd.dispatcher.options import DispatcherOptions
 from minflinkd.jobgraph.archives import ArchiveLimits
-from minflinkd.jobgraph.model import RestartKind, RestartStrategy
+from minflinkd.jobgraph.model import OnDamage, RestartKind, RestartStrategy
 from minflinkd.jobmaster.job_master import JobMasterOptions
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 
@@ -81,6 +81,7 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
                 min_pause=checkpoints.min_pause,
                 max_concurrent=checkpoints.max_concurrent_checkpoints,
                 num_retained=checkpoints.num_retained,
+                on_damage=OnDamage(checkpoints.on_damage.value),
                 retain_on_cancellation=checkpoints.externalized is ExternalizedCheckpoints.RETAIN,
                 tolerable_failed=checkpoints.tolerable_failed_checkpoints,
                 alignment_timeout=checkpoints.aligned_checkpoint_timeout,

@@ -20,6 +20,7 @@ from minflinkd.checkpoint.causes import (
     FailureCause,
     Refusal,
 )
+from minflinkd.checkpoint.damage import Damage, DamageRecord, listed
 from minflinkd.checkpoint.deleter import Deleting
 from minflinkd.checkpoint.hook_caller import HookCalls
 from minflinkd.checkpoint.hooks import MasterHook, MasterHooks
@@ -34,16 +35,18 @@ from minflinkd.checkpoint.machine.state import (
     may_restore,
     next_wakeup,
     retained,
+    whole,
 )
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.orphan_sweeper import Sweeping
 from minflinkd.checkpoint.statistics import CheckpointCounts, CheckpointStatistics, CheckpointStatus
 from minflinkd.checkpoint.statistics_tracker import StatisticsTracker
-from minflinkd.checkpoint.store import CheckpointStore
+from minflinkd.checkpoint.store import CheckpointStore, SetAside
 from minflinkd.checkpoint.task_calls import TaskCalls, TaskGateway
+from minflinkd.checkpoint.verification import find_damage
 from minflinkd.rpc.jobs import JobOrphans
-from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.rpc.snapshot import StateHandle, TaskSnapshot
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.crash_points import CrashPoint, reach
@@ -113,6 +116,7 @@ class CheckpointCoordinator(Component):
             clock=clock,
             name=self.name,
         )
+        self._unreadable: dict[int, SetAside] = {}  # metadata that could not be read when this coordinator began
         self._closed = False
 
     # --- the job's tasks -----------------------------------------------------------------------------------------
@@ -165,6 +169,46 @@ class CheckpointCoordinator(Component):
         """
         await self._hooks.restore(checkpoint, self.options.timeout)
         self._tracker.restored(checkpoint.checkpoint_id, path)
+
+    # --- damaged checkpoints ---------------------------------------------------------------------------------------
+
+    def restorable(self) -> tuple[CompletedCheckpoint, ...]:
+        """Return the checkpoints that the job may be restored from, as far as is known, newest first."""
+        return whole(self._state)[::-1]
+
+    def later_than(self, checkpoint_id: int) -> tuple[CompletedCheckpoint, ...]:
+        """Return all checkpoints after this one that can be read, damaged or not, in the order of ids."""
+        return tuple(c for c in self._state.completed if c.checkpoint_id > checkpoint_id)
+
+    def unreadable(self) -> tuple[SetAside, ...]:
+        """Return what is newer than all of these, but has metadata that could not be read, newest first."""
+        newest = max((c.checkpoint_id for c in whole(self._state)), default=0)
+        return tuple(self._unreadable[number] for number in sorted(self._unreadable, reverse=True) if number > newest)
+
+    async def find_damage(
+        self, checkpoint: CompletedCheckpoint, known_whole: set[StateHandle] | None = None
+    ) -> tuple[Damage, ...]:
+        """Read a checkpoint and return its damaged files. Raises StorageError if the storage does not answer."""
+        return await find_damage(self._store.location, checkpoint, whole=known_whole)
+
+    async def fall_back(self, to: int, damaged: Mapping[int, tuple[Damage, ...]]) -> None:
+        """Give up the `damaged` checkpoints for the earlier one `to`. No task may run.
+
+        This is recorded in the storage first: whatever happens later, nobody restores these checkpoints any more.
+        Raises StorageError.
+        """
+        for number, damage in sorted(damaged.items()):
+            record = DamageRecord(checkpoint_id=number, found_ms=self._clock.epoch_ms(), damage=damage, restored=to)
+            await self._store.mark_damaged(record)
+            self._unreadable.pop(number, None)
+            log.error(
+                "a damaged checkpoint is given up",
+                component=self.name,
+                checkpoint=number,
+                damage=listed(damage),
+                goes_on_from=to,
+            )
+        self._feed(e.FellBack(frozenset(damaged)))
 
     async def first_confirmed(self) -> None:
         """Return when there is a checkpoint that all tasks know to be complete. Raises CheckpointRefused."""
@@ -267,7 +311,7 @@ class CheckpointCoordinator(Component):
 
     def latest(self) -> CompletedCheckpoint | None:
         """Return the latest completed checkpoint, for display. A restart asks `restore_point`."""
-        return metadata.restore_point(self._state.completed)
+        return metadata.restore_point(whole(self._state))
 
     def completed(self) -> frozenset[int]:
         """Return the ids of all completed checkpoints that are in the store."""
@@ -275,7 +319,7 @@ class CheckpointCoordinator(Component):
 
     def latest_published(self) -> CompletedCheckpoint | None:
         """Return the latest checkpoint that all tasks have published."""
-        published = [c for c in self._state.completed if c.checkpoint_id not in self._state.unconfirmed]
+        published = [c for c in whole(self._state) if c.checkpoint_id not in self._state.unconfirmed]
         return published[-1] if published else None
 
     def retained(self) -> tuple[int, ...]:
@@ -311,8 +355,12 @@ class CheckpointCoordinator(Component):
                 recovered.completed,
                 last_id=recovered.last_id,
                 sizes=recovered.sizes,
+                damaged=recovered.damaged,
             )
         )
+        self._unreadable = {
+            one.checkpoint_id: one for one in recovered.set_aside if one.checkpoint_id not in recovered.damaged
+        }
         self._tracker.begins(recovered.completed)
         self.tasks.loop("timer", self._driver.run)
         self.tasks.loop("deletions", self._deleting.run)

@@ -2,6 +2,7 @@
 
 chk-<n>/_metadata                     a completed checkpoint; it is complete once this exists
 chk-<n>/_discarded                    what was its metadata, until the files of a claimed checkpoint are deleted
+chk-<n>/_damaged                      the checkpoint is damaged, and the job went on from an earlier one
 <epoch>-<n>-<TM>-<attempt>-<k>.seg    a physical file, named by `filemerging`, which writes it
 ids/<first>                           a block of checkpoint ids that one coordinator has reserved
 """
@@ -15,6 +16,7 @@ from minflinkd.runtime.errors import Consequence, MinflinkError
 
 METADATA = "_metadata"
 DISCARDED = "_discarded"
+DAMAGED = "_damaged"
 IDS = "ids"
 
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
@@ -59,6 +61,16 @@ def parse_metadata_file(name: str) -> int | None:
     directory, _, file = name.partition("/")
     match = _CHECKPOINT.fullmatch(directory)
     return int(match[1]) if match and file == METADATA else None
+
+
+def damage_record(checkpoint_id: int) -> str:
+    return f"{checkpoint_directory(checkpoint_id)}/{DAMAGED}"
+
+
+def parse_damage_record(name: str) -> int | None:
+    directory, _, file = name.partition("/")
+    match = _CHECKPOINT.fullmatch(directory)
+    return int(match[1]) if match and file == DAMAGED else None
 
 
 def id_block(first: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minflinkd.jobgraph.model import CheckpointMode
+from minflinkd.jobgraph.model import CheckpointMode, OnDamage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,5 +32,7 @@ class CheckpointOptions:
     """Keep the checkpoints of a cancelled job."""
     orphan_grace: float = 3600.0
     """A physical file to which nothing refers is deleted before so much time has passed, and not before half of it."""
+    on_damage: OnDamage = OnDamage.REFUSE
+    """What the job does if it could only go on from an earlier checkpoint and would publish rows twice."""
     hooks: tuple[str, ...] = ()
     """Names of the master hooks that are called before the tasks (C27)."""

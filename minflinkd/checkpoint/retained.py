@@ -36,6 +36,10 @@ async def retain_only(directory: Location, kept: Collection[int], *, leads: Call
     subsumed = [name for name in names if await _is_subsumed(directory, name, kept)]
     blocks = sorted(name for name in names if layout.parse_id_block(name) is not None)
     await delete_in_batches([*subsumed, *blocks[:-1]], directory.delete_children, leads=leads)
+    # After the metadata: without its record, a damaged checkpoint might be restored.
+    gone = {layout.parse_metadata_file(name) for name in subsumed}
+    records = [name for name in names if layout.parse_damage_record(name) in gone - {None}]
+    await delete_in_batches(records, directory.delete_children, leads=leads)
     # List again. Whoever else deletes a checkpoint here leaves the files that it shares with the subsumed ones to us.
     names = await _names(directory)
     try:

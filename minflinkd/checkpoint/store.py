@@ -22,7 +22,8 @@ from functools import partial
 
 import structlog
 
-from minflinkd.checkpoint import layout
+from minflinkd.checkpoint import damage, layout
+from minflinkd.checkpoint.damage import DamageRecord
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, MetadataTooNew, decode, encode
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.rpc.jobs import OrphanFile
@@ -62,6 +63,7 @@ class Recovered:
     set_aside: tuple[SetAside, ...] = ()
     last_id: int = 0  # the highest id ever allocated, as far as the storage shows
     sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of the physical files that exist
+    damaged: Mapping[int, DamageRecord] = field(default_factory=dict)  # the job went on from earlier ones than these
 
 
 class CheckpointStorageUnfit(MinflinkError):
@@ -111,6 +113,7 @@ class CheckpointStore:
         self._reserved = 1  # ids below this one are ours
         self._blocks: list[str] = []  # of ids, as far as known; the last one is in use
         self._allocating = asyncio.Lock()
+        self._damaged: dict[int, DamageRecord] = {}  # those with a record
 
     def requests(self) -> StorageStatistics:
         """Return the requests that this coordinator has made to the storage, by kind (F10)."""
@@ -143,13 +146,15 @@ class CheckpointStore:
                 self._blocks.append(name)
             if layout.is_physical_file(name):
                 sizes[name] = entry.size
+            if (skipped := layout.parse_damage_record(name)) is not None:
+                self._damaged[skipped] = await self._damage_record(skipped)
             if (checkpoint_id := layout.parse_metadata_file(name)) is None:
                 continue
             if pointed is not None and checkpoint_id not in pointed:
                 unpointed.append(checkpoint_id)
                 continue
             try:
-                completed.append(await self._read(checkpoint_id))
+                completed.append(await self._read_twice(checkpoint_id))
             except ObjectNotFound:
                 continue  # deleted since it was listed
             except CorruptMetadata as error:
@@ -162,7 +167,7 @@ class CheckpointStore:
         await self._delete_left(unpointed)
         self._next_id = self._reserved = seen + 1
         completed.sort(key=lambda checkpoint: checkpoint.checkpoint_id)
-        return Recovered(tuple(completed), tuple(set_aside), seen, sizes)
+        return Recovered(tuple(completed), tuple(set_aside), seen, sizes, dict(self._damaged))
 
     async def allocate_id(self) -> int:
         """Return an id that no coordinator of this job has had or will have. Call it after `recover`.
@@ -192,6 +197,16 @@ class CheckpointStore:
 
         await self._turn.take(write)
 
+    async def mark_damaged(self, record: DamageRecord) -> None:
+        """Record that the job goes on from an earlier checkpoint than this one. From then on nobody may restore it."""
+        file = self.location.child(layout.damage_record(record.checkpoint_id))
+
+        async def write() -> None:
+            await file.write_bytes(damage.encode(record))
+
+        await self._turn.take(write)
+        self._damaged[record.checkpoint_id] = record
+
     async def discard(self, checkpoint_id: int) -> None:
         """Remove the checkpoint from the store. Its physical files stay. Idempotent."""
         await self.delete_metadata([layout.metadata_file(checkpoint_id)])
@@ -204,6 +219,8 @@ class CheckpointStore:
             if self._pointers is not None:
                 await self._pointers.delete_children(map(_pointer, ids))
             await self.location.delete_children(names)
+            if records := [layout.damage_record(number) for number in ids if number in self._damaged]:
+                await self.location.delete_children(records)  # last: metadata without its record might be restored
 
         await self._turn.beside(delete)
 
@@ -276,6 +293,20 @@ class CheckpointStore:
         except (ObjectNotFound, CorruptMetadata, MetadataTooNew, WrongJob):
             return False
         return checkpoint.epoch < self._epoch and checkpoint.triggered_ms >= self._submitted_ms
+
+    async def _read_twice(self, checkpoint_id: int) -> CompletedCheckpoint:
+        """Read metadata, and read it again if it is damaged: once may be an error of memory or of the network."""
+        try:
+            return await self._read(checkpoint_id)
+        except CorruptMetadata:
+            return await self._read(checkpoint_id)
+
+    async def _damage_record(self, checkpoint_id: int) -> DamageRecord:
+        try:
+            data = await self.location.child(layout.damage_record(checkpoint_id)).read_bytes()
+        except ObjectNotFound:
+            data = b""
+        return damage.decode(data, checkpoint_id)
 
     async def _read(self, checkpoint_id: int) -> CompletedCheckpoint:
         checkpoint = await read_checkpoint(self.location.child(layout.metadata_file(checkpoint_id)))

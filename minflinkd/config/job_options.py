@@ -15,6 +15,11 @@ class ExternalizedCheckpoints(StrEnum):
     RETAIN = "retain"
 
 
+class OnDamage(StrEnum):
+    REFUSE = "refuse"
+    FALL_BACK_AND_REPEAT = "fall-back-and-repeat"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
     """Checkpoints, unless a job file says otherwise."""
@@ -52,8 +57,9 @@ class Checkpointing:
     )
     num_retained: int = option(
         "execution.checkpointing.num-retained",
-        1,
-        "How many completed checkpoints of a job are kept.",
+        3,
+        "How many completed checkpoints of a job are kept. If the latest one turns out to be damaged, a job can go on "
+        "from an earlier one.",
         reload=Reload.LIVE,
         at_least=1,
     )
@@ -101,6 +107,15 @@ class Checkpointing:
         "What happens to the checkpoints of a job that is cancelled or fails. retain: they are kept, belong to the "
         "user, and jobs can be started from them. delete: they are deleted, after a failure only together with the "
         "job's result.",
+        reload=Reload.LIVE,
+    )
+    on_damage: OnDamage = option(
+        "execution.state-recovery.on-damage",
+        OnDamage.REFUSE,
+        "What a job does if its latest checkpoint is damaged, an earlier one is whole, but an exactly-once sink has "
+        "published rows since then, which would come a second time. refuse: the job fails, and says what to do. "
+        "fall-back-and-repeat: it goes on from the earlier checkpoint. If nothing would come twice, jobs go on in "
+        "either case.",
         reload=Reload.LIVE,
     )
     file_merging: bool = option(

@@ -48,6 +48,7 @@ def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> Checkpoi
         retain_on_cancellation=(
             defaults.retain_on_cancellation if job.externalized is None else job.externalized is Externalized.RETAIN
         ),
+        on_damage=defaults.on_damage if job.on_damage is None else job.on_damage,
         num_retained=defaults.num_retained if job.num_retained is None else job.num_retained,
         tolerable_failed=(
             defaults.tolerable_failed if job.tolerable_failed_checkpoints is None else job.tolerable_failed_checkpoints
@@ -58,4 +59,6 @@ def checkpoint_options(defaults: CheckpointOptions, graph: JobGraph) -> Checkpoi
 def checkpointing_of_tasks(defaults: CheckpointOptions, graph: JobGraph) -> Checkpointing:
     """Return the job's settings, plus those options of the daemon that tasks act on."""
     settled = checkpoint_options(defaults, graph)
-    return msgspec.structs.replace(graph.checkpointing, alignment_timeout=Duration(settled.alignment_timeout))
+    return msgspec.structs.replace(
+        graph.checkpointing, alignment_timeout=Duration(settled.alignment_timeout), on_damage=None
+    )

@@ -60,6 +60,13 @@ class RestartKind(StrEnum):
     EXPONENTIAL_DELAY = "exponential-delay"
 
 
+class OnDamage(StrEnum):
+    """What a job does if its latest checkpoint is damaged and an earlier one would repeat exactly-once output."""
+
+    REFUSE = "refuse"
+    FALL_BACK_AND_REPEAT = "fall-back-and-repeat"
+
+
 class Struct(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True, forbid_unknown_fields=True):
     """Base of every part of the model."""
 
@@ -134,6 +141,7 @@ class Checkpointing(Struct, frozen=True):
     alignment_timeout: Duration | None = None  # a checkpoint becomes unaligned after this time; 0: never
     master_hooks: tuple[str, ...] = ()  # in addition to the daemon's (C27)
     externalized: Externalized | None = None
+    on_damage: OnDamage | None = None
 
 
 class RestartStrategy(Struct, frozen=True):

@@ -23,6 +23,7 @@ from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Isolation
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.details import details
+from minflinkd.jobmaster.falling_back import AllTasksMustStop, FallingBack
 from minflinkd.jobmaster.history_record import HistoryRecord
 from minflinkd.jobmaster.job import AcceptedJob, JobStorage, Succession
 from minflinkd.jobmaster.job_history import JobHistory, history_of, past_of
@@ -48,7 +49,7 @@ from minflinkd.rpc.network import Address, Network, job_master
 from minflinkd.rpc.party import Answered, Ask, Outcome
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Crashed
-from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
+from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId, Chance, TaskId
 from minflinkd.runtime.machine_driver import StateWatch
 
@@ -159,12 +160,21 @@ class JobMaster(CoreDriver[JobMasterCore]):
             scheduling=self._scheduling,
             drain_task=gateway.drain,
         )
+        self._falling_back = FallingBack(
+            job_id,
+            coordinator=self.coordinator,
+            graph=graph,
+            storages=storage.storages,
+            directory=root.uri,
+            clock=clock,
+        )
         self._restoring = Restoring(
             job_id,
             coordinator=self.coordinator,
             origin=Origin(storage.storages, graph),
             sinks=JobSinks(storage.storages, job_id=job_id, graph=graph, turn=turn, of_other_versions=inherited.sinks),
             inherited=inherited,
+            falling_back=self._falling_back,
             clock=clock,
         )
         self._history_left = leftovers.history
@@ -363,9 +373,9 @@ class JobMaster(CoreDriver[JobMasterCore]):
         try:
             point = await self._restoring.prepare(self._core.state.tasks, tasks)
         except Exception as error:
-            self._feed(ev.RestorePointFailed(number, error_info(error)))
+            self._feed(ev.RestorePointFailed(number, error_info(error), isinstance(error, AllTasksMustStop)))
         else:
-            self._feed(ev.RestorePointFound(number, point.checkpoint_id, point.tasks, point.rows))
+            self._feed(ev.RestorePointFound(number, point.checkpoint_id, point.tasks, point.rows, point.warning))
 
     async def _final_checkpoint(self, number: int) -> None:
         try:
@@ -440,6 +450,8 @@ class JobMaster(CoreDriver[JobMasterCore]):
         for failure in state.failures:
             if failure not in before.failures:
                 error: ErrorInfo = failure.record.error
+                if error.kind is Kind.DAMAGED and failure.record.task_id is not None:
+                    self._falling_back.suspect()
                 self._log.warning("failure", code=error.code, error=error.message, task=failure.record.task_name)
         if state.streak != before.streak or state.failures is not before.failures:
             self._note_streak(before, state)

@@ -11,13 +11,14 @@ from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.row_counts import row_counts
 from minflinkd.jobgraph.model import Task
+from minflinkd.jobmaster.falling_back import FallingBack
 from minflinkd.jobmaster.origin import Origin
 from minflinkd.jobmaster.sinks import JobSinks
 from minflinkd.jobmaster.succession import InheritedCheckpoints
 from minflinkd.rpc.messages import TaskRestore
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.errors import Consequence, MinflinkError, error_info
+from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, error_info
 from minflinkd.runtime.ids import JobId, TaskId
 
 log = structlog.get_logger(__name__)
@@ -28,11 +29,15 @@ LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True)
 class RestorePoint:
-    """What tasks start from, and the id of that checkpoint, if it has one. `rows` counts the rows of all tasks."""
+    """What tasks start from, and the id of that checkpoint, if it has one. `rows` counts the rows of all tasks.
+
+    `warning`: that later checkpoints are damaged.
+    """
 
     checkpoint_id: int | None = None
     tasks: Mapping[TaskId, TaskRestore] = field(default_factory=dict)
     rows: Mapping[TaskId, RowCounts] = field(default_factory=dict)
+    warning: ErrorInfo | None = None
 
 
 class Restoring:
@@ -44,12 +49,14 @@ class Restoring:
         origin: Origin,
         sinks: JobSinks,
         inherited: InheritedCheckpoints,
+        falling_back: FallingBack,
         clock: Clock,
     ) -> None:
         self._coordinator = coordinator
         self._origin = origin
         self._sinks = sinks
         self._inherited = inherited
+        self._falling_back = falling_back
         self._clock = clock
         self._log = log.bind(job=job_id)
 
@@ -61,21 +68,24 @@ class Restoring:
     async def prepare(self, tasks: Mapping[TaskId, Task], of: frozenset[TaskId]) -> RestorePoint:
         """Publish what the sinks of the tasks `of` are owed, and return what these tasks start from.
 
-        Raises what the coordinator, the job's origin and its sinks raise, and StateNotMatched.
+        Raises what the coordinator, the job's origin and its sinks raise, StateNotMatched, and what FallingBack raises.
         """
         vertices = frozenset(v.id for task in of for v in tasks[task].vertices)
+        await self._coordinator.settled()
+        fallen_back = await self._falling_back.look(all_tasks=len(of) == len(tasks))
         point = await self._coordinator.restore_point()
         start = await self._origin.find() if point is None else None
         covered = point if start is None else start.checkpoint
         if start is not None and start.checkpoint is not None and start.checkpoint_id is not None:
             await self._coordinator.restore_from(start.checkpoint, start.path)
         await self._sinks.prepare(covered, vertices if len(of) < len(tasks) else None)
+        warning = None if fallen_back is None else await self._falling_back.confirm(fallen_back)
         if start is not None:
             return RestorePoint(start.checkpoint_id, start.restores)  # rows of another job do not count as this one's
         if point is None:
             return RestorePoint()
         restores = self._inherited.restores(point, tasks)
-        return RestorePoint(point.checkpoint_id, restores, row_counts(point.tasks, tasks))
+        return RestorePoint(point.checkpoint_id, restores, row_counts(point.tasks, tasks), warning)
 
     async def settle(self) -> CompletedCheckpoint | None:
         """At the job's end, publish what the last completed checkpoint promised, and discard the rest.

@@ -89,7 +89,7 @@ class SinkNotSupported(StorageError):
 
 def staged_directory(job_id: str, sink: str, attempt: str, epoch: int) -> str:
     """Return the directory where one micro-batch of one attempt writes, relative to the root."""
-    return f"{_service(job_id, sink)}/staged/{attempt}/{epoch}"
+    return f"{service_directory(job_id, sink)}/staged/{attempt}/{epoch}"
 
 
 def final_name(job_id: str, sink: str, attempt: str, epoch: int, name: str) -> str:
@@ -113,7 +113,7 @@ async def make_durable(storages: Storages, transaction: SinkTransaction) -> None
     if not transaction.files:
         return
     place = _publishing(storages.at(transaction.root))
-    records = _Records(place.child(_service(transaction.job_id, transaction.sink)))
+    records = _Records(place.child(service_directory(transaction.job_id, transaction.sink)))
 
     async def flush(file: StagedFile) -> None:
         try:
@@ -136,7 +136,7 @@ async def publish(storages: Storages, transaction: SinkTransaction) -> int:
     if not transaction.files:
         return 0  # no manifest: an idle sink would add a file with every checkpoint
     place = _publishing(storages.at(transaction.root))
-    service = place.child(_service(transaction.job_id, transaction.sink))
+    service = place.child(service_directory(transaction.job_id, transaction.sink))
     leftovers = sorted({_epoch_directory(transaction, file) for file in transaction.files})
     record = f"{transaction.checkpoint_id:09d}.json"
     mark, manifest = service.child(PUBLISHING, record), service.child(MANIFESTS, record)
@@ -161,7 +161,7 @@ async def discard_staged(
     """Delete staged files that no completed checkpoint covers: all but the paths in `keep` (relative to the root).
     Returns how many files it deleted. The JobMaster calls it before it deploys tasks that stage new files."""
     place = storages.at(root)
-    staged = place.child(_service(job_id, sink), "staged")
+    staged = place.child(service_directory(job_id, sink), "staged")
     kept, doomed = frozenset(keep), list[str]()
     async for entry in staged.list():
         if place.relative(entry.path) not in kept:
@@ -182,13 +182,14 @@ async def remove_service_directories(storages: Storages, root: str, job_id: str,
     await place.storage.delete([*doomed, service.path], below=place.path)
 
 
-def _service(job_id: str, sink: str) -> str:
+def service_directory(job_id: str, sink: str) -> str:
+    """Return where a sink keeps what readers skip, relative to its root."""
     return f"{SERVICE_DIRECTORY}/{job_id}/{sink}"
 
 
 def _epoch_directory(transaction: SinkTransaction, file: StagedFile) -> str:
     """Return the epoch directory of a staged file, which will be deleted. Raises StorageCorrupt if it is in none."""
-    prefix = f"{_service(transaction.job_id, transaction.sink)}/staged/"
+    prefix = f"{service_directory(transaction.job_id, transaction.sink)}/staged/"
     attempt, _, rest = file.staged.removeprefix(prefix).partition("/")
     epoch, _, name = rest.partition("/")
     if not (file.staged.startswith(prefix) and attempt and epoch and name):

@@ -9,7 +9,7 @@ from minflinkd.checkpoint.causes import CheckpointKind, FailureCause
 from minflinkd.checkpoint.machine import aborting, doomed
 from minflinkd.checkpoint.machine import events as e
 from minflinkd.checkpoint.machine.pending import PendingCheckpoint, Phase
-from minflinkd.checkpoint.machine.state import available_files
+from minflinkd.checkpoint.machine.state import available_files, oldest_retained, whole
 from minflinkd.checkpoint.machine.step import Step
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.statistics import CheckpointStatus
@@ -85,8 +85,9 @@ def subsume(step: Step) -> None:
     confirmed: until tasks know of a later one, they rely on the files of this one.
     """
     state = step.state
-    beyond = state.completed[: -state.options.num_retained]
-    confirmed = [c.checkpoint_id for c in state.completed if c.checkpoint_id not in state.unconfirmed]
+    oldest = oldest_retained(state)
+    beyond = [c for c in state.completed if c.checkpoint_id < oldest]
+    confirmed = [c.checkpoint_id for c in whole(state) if c.checkpoint_id not in state.unconfirmed]
     known = max(confirmed, default=0)
     held = state.unconfirmed.keys() | state.pinned
     for checkpoint in [c for c in beyond if c.checkpoint_id < known and c.checkpoint_id not in held]:
@@ -94,8 +95,11 @@ def subsume(step: Step) -> None:
         step.set(
             completed=tuple(c for c in step.state.completed if c.checkpoint_id != number),
             discarding={**step.state.discarding, number: checkpoint.physical_files()},
-            leaving={**step.state.leaving, number: checkpoint},
         )
+        if number in state.skipped:  # it is not in the registry
+            step.set(skipped=step.state.skipped - {number})
+        else:
+            step.set(leaving={**step.state.leaving, number: checkpoint})
         step.commands.append(e.DiscardMetadata(number))
 
 

@@ -87,6 +87,16 @@ class RestorePointTaken:
 
 
 @dataclass(frozen=True)
+class FellBack:
+    """These completed checkpoints are damaged: the job goes on from an earlier one. No task runs at this time.
+
+    What they promised to publish is not owed any more: the job makes that output again.
+    """
+
+    skipped: frozenset[int]
+
+
+@dataclass(frozen=True)
 class SetUpDone:
     request: int
     checkpoint_id: int
@@ -184,6 +194,7 @@ Event = (
     | TasksStopped
     | TasksAdopted
     | RestorePointTaken
+    | FellBack
     | SetUpDone
     | SetUpFailed
     | HookAnswered

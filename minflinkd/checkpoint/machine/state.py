@@ -63,12 +63,13 @@ class State:
     queued: tuple[Request, ...] = ()  # at most one that is not forced
     pending: Mapping[int, PendingCheckpoint] = field(default_factory=dict)
     completed: tuple[CompletedCheckpoint, ...] = ()  # in the store, by id
+    skipped: frozenset[int] = frozenset()  # completed, but damaged: the job went on from an earlier one
     unconfirmed: Mapping[int, frozenset[TaskId]] = field(default_factory=dict)  # completed, unpublished by these tasks
     discarding: Mapping[int, frozenset[str]] = field(default_factory=dict)  # metadata being deleted -> its files
     leaving: Mapping[int, CompletedCheckpoint] = field(default_factory=dict)  # those of `discarding` that were complete
     doomed: tuple[Doomed, ...] = ()
     deleting: tuple[frozenset[str], ...] = ()  # files being deleted
-    registry: Registry = field(default_factory=Registry)  # of `completed`, `leaving` and `doomed`
+    registry: Registry = field(default_factory=Registry)  # of `whole`, `leaving` and `doomed`
     sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of physical files, as far as known
     restored: int | None = None  # the next attempts start from this checkpoint
     final: Final | None = None
@@ -95,7 +96,7 @@ def refusal(state: State, request: Request) -> Refusal | None:
         return Refusal.JOB_STOPS
     if not state.attempts:
         return Refusal.NOT_ALL_TASKS_RUNNING
-    beyond = len(state.completed) - state.options.num_retained
+    beyond = len(whole(state)) - state.options.num_retained
     if beyond + len(state.discarding) + len(state.deleting) >= MAX_CLEANING:
         return Refusal.TOO_MANY_TO_CLEAN
     return None
@@ -116,9 +117,23 @@ def pause_ends(state: State) -> float:
     return 0.0 if state.last_ended is None else state.last_ended + state.options.min_pause
 
 
+def whole(state: State) -> tuple[CompletedCheckpoint, ...]:
+    """Return the checkpoints that the job may be restored from, as far as is known, by id."""
+    if not state.skipped:
+        return state.completed
+    return tuple(c for c in state.completed if c.checkpoint_id not in state.skipped)
+
+
+def oldest_retained(state: State) -> int:
+    """Return the id of the oldest checkpoint to keep. Skipped ones do not count, and go when they are older than it."""
+    kept = whole(state)[-state.options.num_retained :]
+    return kept[0].checkpoint_id if len(kept) == state.options.num_retained else 0
+
+
 def retained(state: State) -> tuple[int, ...]:
     """Return the ids of the checkpoints that stay if the job ends now, with everything published."""
-    return tuple(checkpoint.checkpoint_id for checkpoint in state.completed[-state.options.num_retained :])
+    oldest = oldest_retained(state)
+    return tuple(c.checkpoint_id for c in state.completed if c.checkpoint_id >= oldest)
 
 
 def retained_files(state: State) -> frozenset[str]:
@@ -145,7 +160,8 @@ def file_figures(state: State) -> FileFigures:
 def protected_files(state: State) -> frozenset[str]:
     """Files that something refers to: checkpoints retained, pending, or with metadata that still exists."""
     pending = (checkpoint.referenced_files() for checkpoint in state.pending.values())
-    return frozenset(state.registry.files).union(*state.discarding.values(), *pending)
+    skipped = (c.physical_files() for c in state.completed if c.checkpoint_id in state.skipped)
+    return frozenset(state.registry.files).union(*state.discarding.values(), *pending, *skipped)
 
 
 def orphans(state: State, found: Mapping[str, tuple[int, int]]) -> frozenset[str]:
@@ -179,7 +195,7 @@ def all_published(state: State) -> bool:
 
 
 def has_confirmed(state: State) -> bool:
-    return any(checkpoint.checkpoint_id not in state.unconfirmed for checkpoint in state.completed)
+    return any(checkpoint.checkpoint_id not in state.unconfirmed for checkpoint in whole(state))
 
 
 def owed_to(state: State, attempt_id: AttemptId) -> int | None:
@@ -224,6 +240,8 @@ def check_invariants(state: State) -> None:
         "an id beyond the last one": max([*ids, *state.pending, *state.discarding], default=0) > state.last_id,
         "a checkpoint unconfirmed that is not retained": not state.unconfirmed.keys() <= set(ids),
         "leaving, and its metadata is not being deleted": not state.leaving.keys() <= state.discarding.keys(),
+        "skipped and not retained": not state.skipped <= set(ids),
+        "unconfirmed although it was skipped": not state.skipped.isdisjoint(state.unconfirmed),
         "pinned and not retained": not state.pinned <= set(ids),
         "unconfirmed by nobody": not all(state.unconfirmed.values()),
         "unconfirmed by a task that does not run": bool(state.attempts)

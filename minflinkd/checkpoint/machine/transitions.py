@@ -10,7 +10,7 @@ be deleted. `driver` carries out the commands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from minflinkd.checkpoint.causes import FailureCause
 from minflinkd.checkpoint.machine import aborting, completing, doomed, triggering
@@ -32,18 +32,22 @@ def initial(
     *,
     last_id: int = 0,
     sizes: Mapping[str, int] | None = None,
+    damaged: Collection[int] = (),
 ) -> State:
     """Return a coordinator state over what the store holds.
 
     It is not known what was published before, so all tasks owe everything again. `sizes`: bytes of the physical files
-    that exist.
+    that exist. `damaged`: those that the job has given up for an earlier one.
     """
-    registry = Registry.of(completed)
+    skipped = frozenset(c.checkpoint_id for c in completed) & frozenset(damaged)
+    sound = tuple(c for c in completed if c.checkpoint_id not in skipped)
+    registry = Registry.of(sound)
     return State(
         job_id=job_id,
         options=options,
         completed=completed,
-        unconfirmed={c.checkpoint_id: frozenset(task.task_id for task in c.tasks) for c in completed if c.tasks},
+        skipped=skipped,
+        unconfirmed={c.checkpoint_id: frozenset(task.task_id for task in c.tasks) for c in sound if c.tasks},
         last_id=max([last_id, *(c.checkpoint_id for c in completed)]),
         registry=registry,
         sizes={name: size for name, size in (sizes or {}).items() if name in registry.files},
@@ -81,6 +85,8 @@ def _handle(this: Step, event: e.Event) -> None:
             _tasks_adopted(this, attempts, unsettled)
         case e.RestorePointTaken(checkpoint_id):
             this.set(restored=checkpoint_id)
+        case e.FellBack(skipped):
+            _fell_back(this, skipped)
         case e.SetUpDone(number, checkpoint_id, at_ms):
             triggering.set_up_done(this, number, checkpoint_id, at_ms)
         case e.SetUpFailed(number, error):
@@ -156,6 +162,22 @@ def _tasks_running(this: Step, attempts: dict[TaskId, AttemptId], *, periodic: b
         completing.confirm(this, [number for number in this.state.unconfirmed if number <= restored], fresh | gone)
     for number, waiting in sorted(this.state.unconfirmed.items()):
         this.commands += [e.NotifyComplete(attempts[task], number) for task in sorted(waiting) if task in attempts]
+
+
+def _fell_back(this: Step, skipped: frozenset[int]) -> None:
+    """Keep the damaged checkpoints until they would be subsumed anyway, and rely on nothing of them.
+
+    They leave the registry: a segment that is written anew must not be replaced with its damaged twin.
+    """
+    state, registry = this.state, this.state.registry
+    if state.attempts or state.survivors:
+        raise InvariantViolated("tasks run on although the job goes on from an earlier checkpoint")
+    new = [c for c in state.completed if c.checkpoint_id in skipped - state.skipped]
+    for checkpoint in new:
+        registry = registry.without(checkpoint)
+    numbers = {checkpoint.checkpoint_id for checkpoint in new}
+    unconfirmed = {number: tasks for number, tasks in state.unconfirmed.items() if number not in numbers}
+    this.set(skipped=state.skipped | numbers, registry=registry, unconfirmed=unconfirmed)
 
 
 def _tasks_adopted(this: Step, attempts: frozenset[AttemptId], unsettled: frozenset[int]) -> None:

@@ -108,12 +108,16 @@ class RestorePointFound:
     checkpoint_id: int | None  # None: start empty
     tasks: Mapping[TaskId, TaskRestore]
     rows: Mapping[TaskId, RowCounts] = field(default_factory=dict)  # of the job, up to this checkpoint
+    warning: ErrorInfo | None = None  # what users must know: later checkpoints are damaged
 
 
 @dataclass(frozen=True)
 class RestorePointFailed:
+    """`all_tasks`: the tasks that run on must stop as well, since all have to go back to the same checkpoint."""
+
     round: int
     error: ErrorInfo
+    all_tasks: bool = False
 
 
 @dataclass(frozen=True)

@@ -187,9 +187,11 @@ def _started(this: Step, event: ev.Started) -> None:
 def _restore_point(this: Step, phase: FindingRestorePoint, event: ev.RestorePointFound | ev.RestorePointFailed) -> None:
     match event:
         case ev.RestorePointFound():
+            if event.warning is not None:
+                this.note(FailureRecord(timestamp_ms=0, error=event.warning))
             deploying.deploy(this, phase, event)
-        case ev.RestorePointFailed(error=error):
-            failover.fail(this, FailureRecord(timestamp_ms=0, error=error))
+        case ev.RestorePointFailed(error=error, all_tasks=all_tasks):
+            failover.fail(this, FailureRecord(timestamp_ms=0, error=error), this.state.tasks if all_tasks else ())
 
 
 def _while_running(this: Step, event: ev.Event) -> None:

@@ -14,11 +14,12 @@ import structlog
 
 from minflinkd.blob.cache import BlobCache
 from minflinkd.blob.keys import BlobKey
+from minflinkd.checkpoint.damage import CheckpointDamaged
 from minflinkd.filemerging.reader import read_segments
 from minflinkd.rpc.messages import ArtifactRef, DeployTask, ExchangeSource, HeldState, JobContext, TaskRestore
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import AttemptId, TaskId
-from minflinkd.storage.interface import StorageError
+from minflinkd.storage.interface import StorageCorrupt, StorageError
 from minflinkd.storage.parallel import for_each
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager.attempts.attempt import Attempt
@@ -144,7 +145,14 @@ class Deployer:
         own = not foreign and await asyncio.to_thread(self.snapshots.lay_out, job.job_id, snapshot, target)
         if not own:
             wanted = {file.path: file.handle for file in snapshot.files}
-            await read_segments(self.storages.at(restore.root or job.checkpoint_root), wanted, target)
+            try:
+                await read_segments(self.storages.at(restore.root or job.checkpoint_root), wanted, target)
+            except StorageCorrupt as error:
+                if foreign:  # there is no other checkpoint that the job might be restored from
+                    raise
+                raise CheckpointDamaged(
+                    f"checkpoint {restore.checkpoint_id} cannot be restored: {error.message}"
+                ) from error
             if not foreign:
                 await asyncio.to_thread(self.snapshots.adopt, job.job_id, snapshot, target)
         if not foreign:
