@@ -117,6 +117,7 @@ class CheckpointCoordinator(Component):
             name=self.name,
         )
         self._unreadable: dict[int, SetAside] = {}  # metadata that could not be read when this coordinator began
+        self._damaged: dict[int, DamageRecord] = {}  # given up for earlier ones
         self._closed = False
 
     # --- the job's tasks -----------------------------------------------------------------------------------------
@@ -185,6 +186,11 @@ class CheckpointCoordinator(Component):
         newest = max((c.checkpoint_id for c in whole(self._state)), default=0)
         return tuple(self._unreadable[number] for number in sorted(self._unreadable, reverse=True) if number > newest)
 
+    def given_up(self) -> dict[int, tuple[Damage, ...]]:
+        """Return the damage of the checkpoints that are newer than all of these and were given up."""
+        newest = max((c.checkpoint_id for c in whole(self._state)), default=0)
+        return {number: record.damage for number, record in self._damaged.items() if number > newest}
+
     async def find_damage(
         self, checkpoint: CompletedCheckpoint, known_whole: set[StateHandle] | None = None
     ) -> tuple[Damage, ...]:
@@ -200,6 +206,7 @@ class CheckpointCoordinator(Component):
         for number, damage in sorted(damaged.items()):
             record = DamageRecord(checkpoint_id=number, found_ms=self._clock.epoch_ms(), damage=damage, restored=to)
             await self._store.mark_damaged(record)
+            self._damaged[number] = record
             self._unreadable.pop(number, None)
             log.error(
                 "a damaged checkpoint is given up",
@@ -358,6 +365,7 @@ class CheckpointCoordinator(Component):
                 damaged=recovered.damaged,
             )
         )
+        self._damaged = dict(recovered.damaged)
         self._unreadable = {
             one.checkpoint_id: one for one in recovered.set_aside if one.checkpoint_id not in recovered.damaged
         }

@@ -70,29 +70,34 @@ class FallingBack:
     async def look(self, *, all_tasks: bool) -> FallBack | None:
         """Give up the latest checkpoints if they are damaged, and return what the job goes on from.
 
+        It is also returned if an earlier call gave them up: something may have failed since then, even this daemon.
         Return None if there is no reason to give up any. The caller has waited until the latest one is settled, and
         calls `confirm` after it has discarded what is staged. `all_tasks`: all tasks of the job are to be restored.
 
         Raises NoWholeCheckpoint, RestoreWouldRepeat, AllTasksMustStop, StorageError.
         """
         lost = self._coordinator.unreadable()
+        given_up = self._coordinator.given_up()
         if not self._suspected and not lost:
-            return None
+            newest = next(iter(self._coordinator.restorable()), None)
+            return FallBack(newest, given_up, ()) if given_up and newest is not None and all_tasks else None
         damaged: dict[int, tuple[Damage, ...]] = {
             one.checkpoint_id: (Damage(layout.metadata_file(one.checkpoint_id), one.reason),) for one in lost
         }
         to = await self._newest_whole(damaged)
         if not damaged:
             self._suspected = False
+            if given_up and to is not None:
+                return FallBack(to, given_up, ())
             self._log.warning("a task could not restore its state, but the checkpoint is whole", checkpoint=_id(to))
             return None
         if to is None:
-            raise none_whole(damaged, directory=self._directory)
+            raise none_whole(given_up | damaged, directory=self._directory)
         if not all_tasks:
             raise AllTasksMustStop(
                 f"{named(damaged)}. All tasks restart: the job goes on from checkpoint {to.checkpoint_id}"
             )
-        found = FallBack(to, damaged, await self._sinks(to, damaged))
+        found = FallBack(to, given_up | damaged, await self._sinks(to, given_up | damaged))
         decide(found, self._coordinator.options.on_damage, directory=self._directory)
         await self._coordinator.fall_back(to.checkpoint_id, damaged)
         self._suspected = False

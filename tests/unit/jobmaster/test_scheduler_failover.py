@@ -12,12 +12,13 @@ from minflinkd.jobmaster.scheduler.phases import FindingRestorePoint
 from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import SlotOffer, TaskState, TaskStatus
-from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AttemptId, Chance, IdSource, ResourceId, TaskId, VertexId
 from minflinkd.taskmanager.child.protocol import SessionLost
 
 TM = ResourceId("tm-1")
 ADDRESS = "taskmanager/tm-1"
+RETRYABLE = Consequence.RETRYABLE
 
 
 def task(name: str) -> Task:
@@ -150,3 +151,32 @@ def test_a_failure_while_the_job_is_drained_stops_every_task() -> None:
         job.report(TaskState.RUNNING, name)
     job.report(TaskState.FAILED, "a")
     assert job.state.executions[TaskId("b")].state is ExecutionState.RUNNING, "the drain was over"
+
+
+def test_all_tasks_stop_if_the_job_goes_back_to_an_earlier_checkpoint() -> None:
+    """One region was to be restored. The others run on, until it turns out that all must begin again (C28)."""
+    job = Job("a", "b").run()
+    job.report(TaskState.FAILED, "a", ErrorInfo(code="checkpoint-damaged", message="", consequence=RETRYABLE))
+    job.now += 5
+    (find,) = [command for command in job.feed(ev.Tick()) if isinstance(command, ev.FindRestorePoint)]
+    assert find.tasks == {"a"}
+    damaged = ErrorInfo(code="checkpoint-damaged", message="chk-3", consequence=RETRYABLE)
+    commands = job.feed(ev.RestorePointFailed(find.round, damaged, all_tasks=True))
+    assert [command.attempt_id for command in commands if isinstance(command, ev.Cancel)] == [job.attempt("b")]
+    assert ev.StopCheckpoints(frozenset()) in commands
+    job.report(TaskState.CANCELED, "b")
+    job.now += 5
+    (find,) = [command for command in job.feed(ev.Tick()) if isinstance(command, ev.FindRestorePoint)]
+    assert find.tasks == {"a", "b"}
+
+
+def test_a_restore_point_comes_with_a_warning_that_users_see() -> None:
+    """It is among the job's failures, although it fails nothing (C28)."""
+    job = Job("a")
+    job.feed(ev.Started())
+    job.offer()
+    damaged = ErrorInfo(code="checkpoint-damaged", message="the job goes on from checkpoint 2", consequence=RETRYABLE)
+    job.feed(ev.RestorePointFound(job.state.round, 2, {}, warning=damaged))
+    assert job.state.failures[-1].record.error == damaged
+    assert job.state.executions[TaskId("a")].state is ExecutionState.DEPLOYING
+    assert job.state.restarts == 0
