@@ -81,6 +81,8 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
                 min_pause=checkpoints.min_pause,
                 max_concurrent=checkpoints.max_concurrent_checkpoints,
                 num_retained=checkpoints.num_retained,
+                scrub_interval=checkpoints.scrub_interval,
+                scrub_rate=float(checkpoints.scrub_max_rate),
                 on_damage=OnDamage(checkpoints.on_damage.value),
                 retain_on_cancellation=checkpoints.externalized is ExternalizedCheckpoints.RETAIN,
                 tolerable_failed=checkpoints.tolerable_failed_checkpoints,

@@ -20,10 +20,11 @@ from minflinkd.checkpoint.causes import (
     FailureCause,
     Refusal,
 )
-from minflinkd.checkpoint.damage import Damage, DamageRecord, listed
+from minflinkd.checkpoint.damage import Damage
 from minflinkd.checkpoint.deleter import Deleting
 from minflinkd.checkpoint.hook_caller import HookCalls
 from minflinkd.checkpoint.hooks import MasterHook, MasterHooks
+from minflinkd.checkpoint.integrity import Integrity
 from minflinkd.checkpoint.machine import events as e
 from minflinkd.checkpoint.machine import transitions
 from minflinkd.checkpoint.machine.state import (
@@ -42,11 +43,10 @@ from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.orphan_sweeper import Sweeping
 from minflinkd.checkpoint.statistics import CheckpointCounts, CheckpointStatistics, CheckpointStatus
 from minflinkd.checkpoint.statistics_tracker import StatisticsTracker
-from minflinkd.checkpoint.store import CheckpointStore, SetAside
+from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.checkpoint.task_calls import TaskCalls, TaskGateway
-from minflinkd.checkpoint.verification import find_damage
 from minflinkd.rpc.jobs import JobOrphans
-from minflinkd.rpc.snapshot import StateHandle, TaskSnapshot
+from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.crash_points import CrashPoint, reach
@@ -116,8 +116,7 @@ class CheckpointCoordinator(Component):
             clock=clock,
             name=self.name,
         )
-        self._unreadable: dict[int, SetAside] = {}  # metadata that could not be read when this coordinator began
-        self._damaged: dict[int, DamageRecord] = {}  # given up for earlier ones
+        self.integrity = Integrity(store=store, state=lambda: self._state, clock=clock, name=self.name)
         self._closed = False
 
     # --- the job's tasks -----------------------------------------------------------------------------------------
@@ -171,50 +170,9 @@ class CheckpointCoordinator(Component):
         await self._hooks.restore(checkpoint, self.options.timeout)
         self._tracker.restored(checkpoint.checkpoint_id, path)
 
-    # --- damaged checkpoints ---------------------------------------------------------------------------------------
-
-    def restorable(self) -> tuple[CompletedCheckpoint, ...]:
-        """Return the checkpoints that the job may be restored from, as far as is known, newest first."""
-        return whole(self._state)[::-1]
-
-    def later_than(self, checkpoint_id: int) -> tuple[CompletedCheckpoint, ...]:
-        """Return all checkpoints after this one that can be read, damaged or not, in the order of ids."""
-        return tuple(c for c in self._state.completed if c.checkpoint_id > checkpoint_id)
-
-    def unreadable(self) -> tuple[SetAside, ...]:
-        """Return what is newer than all of these, but has metadata that could not be read, newest first."""
-        newest = max((c.checkpoint_id for c in whole(self._state)), default=0)
-        return tuple(self._unreadable[number] for number in sorted(self._unreadable, reverse=True) if number > newest)
-
-    def given_up(self) -> dict[int, tuple[Damage, ...]]:
-        """Return the damage of the checkpoints that are newer than all of these and were given up."""
-        newest = max((c.checkpoint_id for c in whole(self._state)), default=0)
-        return {number: record.damage for number, record in self._damaged.items() if number > newest}
-
-    async def find_damage(
-        self, checkpoint: CompletedCheckpoint, known_whole: set[StateHandle] | None = None
-    ) -> tuple[Damage, ...]:
-        """Read a checkpoint and return its damaged files. Raises StorageError if the storage does not answer."""
-        return await find_damage(self._store.location, checkpoint, whole=known_whole)
-
     async def fall_back(self, to: int, damaged: Mapping[int, tuple[Damage, ...]]) -> None:
-        """Give up the `damaged` checkpoints for the earlier one `to`. No task may run.
-
-        This is recorded in the storage first: whatever happens later, nobody restores these checkpoints any more.
-        Raises StorageError.
-        """
-        for number, damage in sorted(damaged.items()):
-            record = DamageRecord(checkpoint_id=number, found_ms=self._clock.epoch_ms(), damage=damage, restored=to)
-            await self._store.mark_damaged(record)
-            self._damaged[number] = record
-            self._unreadable.pop(number, None)
-            log.error(
-                "a damaged checkpoint is given up",
-                component=self.name,
-                checkpoint=number,
-                damage=listed(damage),
-                goes_on_from=to,
-            )
+        """Give up the `damaged` checkpoints for the earlier one `to`. No task may run. Raises StorageError."""
+        await self.integrity.give_up(damaged, to)
         self._feed(e.FellBack(frozenset(damaged)))
 
     async def first_confirmed(self) -> None:
@@ -334,7 +292,8 @@ class CheckpointCoordinator(Component):
         return retained(self._state)
 
     def statistics(self) -> CheckpointStatistics:
-        return self._tracker.statistics(self._state, files_deleted=self._deleting.files_deleted)
+        found = self._tracker.statistics(self._state, files_deleted=self._deleting.files_deleted)
+        return copy(found, damaged=self.integrity.damaged(), verified_ms=self.integrity.verified_ms)
 
     def counts(self) -> CheckpointCounts:
         """Return the counts over the whole life of the job."""
@@ -365,10 +324,7 @@ class CheckpointCoordinator(Component):
                 damaged=recovered.damaged,
             )
         )
-        self._damaged = dict(recovered.damaged)
-        self._unreadable = {
-            one.checkpoint_id: one for one in recovered.set_aside if one.checkpoint_id not in recovered.damaged
-        }
+        self.integrity.begin(recovered)
         self._tracker.begins(recovered.completed)
         self.tasks.loop("timer", self._driver.run)
         self.tasks.loop("deletions", self._deleting.run)

@@ -34,5 +34,9 @@ class CheckpointOptions:
     """A physical file to which nothing refers is deleted before so much time has passed, and not before half of it."""
     on_damage: OnDamage = OnDamage.REFUSE
     """What the job does if it could only go on from an earlier checkpoint and would publish rows twice."""
+    scrub_interval: float = 0.0
+    """Between two rounds that verify the retained checkpoints; 0: none."""
+    scrub_rate: float = 16 * 1024 * 1024
+    """Bytes a second that such a round reads."""
     hooks: tuple[str, ...] = ()
     """Names of the master hooks that are called before the tasks (C27)."""

@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
+from minflinkd.checkpoint.damage import DamageRecord
 from minflinkd.rpc.snapshot import MergingFigures, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import TaskId
@@ -254,6 +255,8 @@ class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True):
     files_deleted: int = 0
     compactions: int = 0
     bytes_rewritten: int = 0  # by compactions
+    damaged: tuple[DamageRecord, ...] = ()  # retained ones, newest first, as far as known
+    verified_ms: int = -1  # when all retained ones were last read; -1: not since this coordinator began
 
 
 def recorded(statistics: CheckpointStatistics, record: CheckpointRecord) -> CheckpointStatistics:

@@ -23,9 +23,10 @@ from functools import partial
 import structlog
 
 from minflinkd.checkpoint import damage, layout
-from minflinkd.checkpoint.damage import DamageRecord
+from minflinkd.checkpoint.damage import Damage, DamageRecord
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, CorruptMetadata, MetadataTooNew, decode, encode
 from minflinkd.checkpoint.turn import StorageTurn
+from minflinkd.checkpoint.verification import require_directory
 from minflinkd.rpc.jobs import OrphanFile
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import JobId
@@ -53,6 +54,10 @@ class SetAside:
     checkpoint_id: int
     path: str
     reason: str
+
+    def record(self) -> DamageRecord:
+        damaged = (Damage(layout.metadata_file(self.checkpoint_id), self.reason),)
+        return DamageRecord(checkpoint_id=self.checkpoint_id, damage=damaged)
 
 
 @dataclass(frozen=True)
@@ -293,6 +298,18 @@ class CheckpointStore:
         except (ObjectNotFound, CorruptMetadata, MetadataTooNew, WrongJob):
             return False
         return checkpoint.epoch < self._epoch and checkpoint.triggered_ms >= self._submitted_ms
+
+    async def damage_of_metadata(self, checkpoint_id: int) -> Damage | None:
+        """Read a checkpoint's metadata, and return what is wrong with it. Raises StorageError."""
+        name = layout.metadata_file(checkpoint_id)
+        try:
+            await self._read_twice(checkpoint_id)
+        except CorruptMetadata as error:
+            return Damage(name, error.message)
+        except ObjectNotFound:
+            await require_directory(self.location)
+            return Damage(name, "it is missing")
+        return None
 
     async def _read_twice(self, checkpoint_id: int) -> CompletedCheckpoint:
         """Read metadata, and read it again if it is damaged: once may be an error of memory or of the network."""

@@ -118,6 +118,20 @@ class Checkpointing:
         "either case.",
         reload=Reload.LIVE,
     )
+    scrub_interval: Duration = option(
+        "execution.checkpointing.scrub.interval",
+        Duration(3600),
+        "Pause between two rounds in which the daemon reads the retained checkpoints of a job and compares them with "
+        "their checksums, so that damage is known before they are needed; 0: never. Only one job is read at a time.",
+        reload=Reload.LIVE,
+    )
+    scrub_max_rate: MemorySize = option(
+        "execution.checkpointing.scrub.max-rate",
+        MemorySize(16 << 20),
+        "How much the daemon reads in a second to verify checkpoints.",
+        reload=Reload.LIVE,
+        at_least=1024,
+    )
     file_merging: bool = option(
         "execution.checkpointing.file-merging.enabled",
         True,

@@ -51,6 +51,7 @@ class JobMasterFactory:
         self._leads = leads
         self.pointers_of = pointers
         self.gate = asyncio.Semaphore(STARTS)  # whoever brings up a JobMaster waits for it
+        self._scrubs = asyncio.Lock()
         self.adopted_tasks = 0
 
     def make(
@@ -75,6 +76,7 @@ class JobMasterFactory:
                 turn=turn,
                 leads=self._leads,
                 pointers=self.pointers_of(stored.job_id),
+                scrubs=self._scrubs,
             ),
             network=self._network,
             clock=self._clock,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import structlog
 
-from minflinkd.checkpoint import layout
 from minflinkd.checkpoint.coordinator import CheckpointCoordinator
 from minflinkd.checkpoint.damage import CheckpointDamaged, Damage, listed
 from minflinkd.checkpoint.metadata import CompletedCheckpoint, restore_point
@@ -76,14 +75,12 @@ class FallingBack:
 
         Raises NoWholeCheckpoint, RestoreWouldRepeat, AllTasksMustStop, StorageError.
         """
-        lost = self._coordinator.unreadable()
-        given_up = self._coordinator.given_up()
+        lost = self._coordinator.integrity.unreadable()
+        given_up = self._coordinator.integrity.given_up()
         if not self._suspected and not lost:
-            newest = next(iter(self._coordinator.restorable()), None)
+            newest = next(iter(self._coordinator.integrity.restorable()), None)
             return FallBack(newest, given_up, ()) if given_up and newest is not None and all_tasks else None
-        damaged: dict[int, tuple[Damage, ...]] = {
-            one.checkpoint_id: (Damage(layout.metadata_file(one.checkpoint_id), one.reason),) for one in lost
-        }
+        damaged = {one.checkpoint_id: one.record().damage for one in lost}
         to = await self._newest_whole(damaged)
         if not damaged:
             self._suspected = False
@@ -118,8 +115,8 @@ class FallingBack:
     async def _newest_whole(self, damaged: dict[int, tuple[Damage, ...]]) -> CompletedCheckpoint | None:
         """Return the newest checkpoint that is whole, and add those after it to `damaged`. Raises StorageError."""
         whole = set[StateHandle]()
-        for checkpoint in self._coordinator.restorable():
-            found = await self._coordinator.find_damage(checkpoint, whole)
+        for checkpoint in self._coordinator.integrity.restorable():
+            found = await self._coordinator.integrity.find_damage(checkpoint, whole)
             if not found:
                 return checkpoint
             self._log.error("a checkpoint is damaged", checkpoint=checkpoint.checkpoint_id, damage=listed(found))
@@ -131,9 +128,11 @@ class FallingBack:
     ) -> tuple[SinkFinding, ...]:
         """Find out what each sink would repeat. `discarded`: what was staged since then is discarded already."""
         number = to.checkpoint_id
-        point = restore_point(tuple(c for c in self._coordinator.restorable()[::-1] if c.checkpoint_id <= number))
+        point = restore_point(
+            tuple(c for c in self._coordinator.integrity.restorable()[::-1] if c.checkpoint_id <= number)
+        )
         assert point is not None
-        later = self._coordinator.later_than(number)
+        later = self._coordinator.integrity.later_than(number)
         unreadable = damaged.keys() - {checkpoint.checkpoint_id for checkpoint in later}
         found = []
         for vertex in self._graph.vertices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -34,8 +35,9 @@ class JobStorage:
     """Where the JobMasters of one job write.
 
     `root`: the directory of the job's checkpoints. Sinks write to any of `storages`. The JobMasters write one piece of
-    work at a time, in the job's `turn`. `leads`: whether it is certain that no other daemon leads now. `pointers`: the
-    directory of pointers to completed checkpoints, if there may be other daemons (`CheckpointStore`).
+    work at a time, in the job's `turn`. `scrubs`: the turn to verify checkpoints, which all jobs of the daemon share.
+    `leads`: whether it is certain that no other daemon leads now. `pointers`: the directory of pointers to completed
+    checkpoints, if there may be other daemons (`CheckpointStore`).
     """
 
     storages: Storages
@@ -43,6 +45,7 @@ class JobStorage:
     turn: StorageTurn
     leads: Callable[[], bool] = lambda: True
     pointers: Location | None = None
+    scrubs: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,7 @@ from minflinkd.jobmaster.scheduler.phases import Predecessors
 from minflinkd.jobmaster.scheduler.sizing import groups_leaving
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduling import Scheduling
+from minflinkd.jobmaster.scrubbing import Scrubbing
 from minflinkd.jobmaster.sinks import JobSinks
 from minflinkd.jobmaster.succession import PredecessorLeftovers
 from minflinkd.jobmaster.task_gateway import TaskManagerTasks
@@ -177,6 +178,9 @@ class JobMaster(CoreDriver[JobMasterCore]):
             falling_back=self._falling_back,
             clock=clock,
         )
+        self._scrubbing = Scrubbing(
+            job_id, coordinator=self.coordinator, turn=storage.scrubs, clock=clock, on_damage=self._damage_found
+        )
         self._history_left = leftovers.history
         self._tasks_end = False
         self._history = HistoryRecord(root, job_id=job_id, clock=clock, turn=turn, look=self.history)
@@ -272,6 +276,8 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self.coordinator.counted(history.checkpoints)
         self.tasks.loop("record of failures", self._history.keep)
         self.tasks.loop("record of offsets", lambda: self._offsets.keep(self.offsets))
+        if self.coordinator.options.scrub_interval > 0:
+            self.tasks.loop("scrub of checkpoints", self._scrubbing.run)
         if self._restoring.claims:
             self.tasks.job("claimed checkpoint", self._restoring.drop_claimed(), on_error=lambda _: None)
         point = self.coordinator.latest()
@@ -414,6 +420,10 @@ class JobMaster(CoreDriver[JobMasterCore]):
     def _checkpoint_completed(self) -> None:
         with contextlib.suppress(Crashed):
             self._feed(ev.CheckpointCompleted())
+
+    def _damage_found(self, error: ErrorInfo) -> None:
+        with contextlib.suppress(Crashed):
+            self._feed(ev.DamageFound(error))
 
     async def _acknowledge_checkpoint(self, request: m.AcknowledgeCheckpoint) -> m.Done:
         snapshot = request.snapshot

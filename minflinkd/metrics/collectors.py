@@ -248,6 +248,12 @@ def _of_checkpoints(samples: list[tuple[str, CheckpointSample]]) -> Iterator[Met
             "When the last completed checkpoint was acknowledged, in seconds since 1970.",
             lambda s: s.last_completed,
         ),
+        ("minflinkd_checkpoint_damaged", "Retained checkpoints that are known to be damaged.", lambda s: s.damaged),
+        (
+            "minflinkd_checkpoint_last_verified_timestamp_seconds",
+            "When all retained checkpoints were last compared with their checksums, in seconds since 1970.",
+            lambda s: s.verified,
+        ),
         (
             "minflinkd_checkpoint_last_alignment_seconds",
             "Longest alignment of a task in the last completed checkpoint.",

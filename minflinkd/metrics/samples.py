@@ -32,6 +32,8 @@ class CheckpointSample(msgspec.Struct, frozen=True, kw_only=True):
     files_deleted: int = 0
     compactions: int = 0
     bytes_rewritten: int = 0
+    damaged: int = 0  # retained ones
+    verified: float | None = None  # seconds since 1970; None: not yet
     calls: dict[str, tuple[int, float]] = {}  # to the storage, by kind: number and seconds
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from minflinkd.checkpoint.causes import CheckpointKind
+from minflinkd.checkpoint.damage import DamageRecord
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.statistics import (
     HISTORY,
@@ -61,6 +62,8 @@ def statistics_json(statistics: CheckpointStatistics) -> dict[str, Any]:
             "consecutive-failures": statistics.consecutive_failures,
             "consecutive-trigger-failures": statistics.consecutive_trigger_failures,
             "interval": statistics.interval_ms,
+            "damaged": [_damaged(record) for record in statistics.damaged],
+            "verified": statistics.verified_ms,
             "files": {
                 **_files(statistics.files),
                 "created": statistics.files_created,
@@ -118,12 +121,26 @@ def config_json(options: CheckpointOptions) -> dict[str, Any]:
         "state_changelog_enabled": False,
         "changelog_periodic_materialization_interval": 0,
         "changelog_storage": "",
-        "minflinkd": {"num-retained": options.num_retained, "master-hooks": list(options.hooks)},
+        "minflinkd": {
+            "num-retained": options.num_retained,
+            "master-hooks": list(options.hooks),
+            "on-damage": options.on_damage.value,
+            "scrub-interval": _ms(options.scrub_interval),
+        },
     }
 
 
 def _summary(values: Sequence[float]) -> dict[str, float]:
     return asdict(summary(values))
+
+
+def _damaged(record: DamageRecord) -> dict[str, Any]:
+    return {
+        "id": record.checkpoint_id,
+        "found": record.found_ms,
+        "files": [{"file": one.file, "why": one.why} for one in record.damage],
+        "given-up-for": record.restored,
+    }
 
 
 def _files(figures: FileFigures) -> dict[str, Any]:

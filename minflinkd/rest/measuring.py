@@ -175,5 +175,7 @@ def _checkpoint_sample(statistics: CheckpointStatistics) -> CheckpointSample:
         files_deleted=statistics.files_deleted,
         compactions=statistics.compactions,
         bytes_rewritten=statistics.bytes_rewritten,
+        damaged=len(statistics.damaged),
+        verified=statistics.verified_ms / 1000 if statistics.verified_ms >= 0 else None,
         calls={kind: (made.count, made.ms / 1000) for kind, made in sorted(statistics.calls.items())},
     )

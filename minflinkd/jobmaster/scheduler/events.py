@@ -121,6 +121,13 @@ class RestorePointFailed:
 
 
 @dataclass(frozen=True)
+class DamageFound:
+    """A retained checkpoint is damaged. The job runs on: it may never be needed."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
 class DeployAccepted:
     attempt_id: AttemptId
 
@@ -253,6 +260,7 @@ Event = (
     | NeedsAnswered
     | RestorePointFound
     | RestorePointFailed
+    | DamageFound
     | DeployAccepted
     | DeployFailed
     | DeployUnanswered

@@ -147,6 +147,8 @@ def _react(this: Step, event: ev.Event) -> None:
         case ev.RestorePointFound() | ev.RestorePointFailed():
             if isinstance(phase := this.state.phase, FindingRestorePoint) and event.round == this.state.round:
                 _restore_point(this, phase, event)
+        case ev.DamageFound(error):
+            this.note(FailureRecord(timestamp_ms=0, error=error))
         case ev.SlotsOffered() | ev.SlotsGone() | ev.TaskManagerGone() | ev.NeedsAnswered():
             _slots_changed(this, event)
         case ev.DeployAccepted() | ev.DeployFailed() | ev.DeployUnanswered() | ev.AttemptGone() | ev.TaskProgressed():

@@ -121,12 +121,26 @@ class CheckpointSummary(Answer, frozen=True, kw_only=True):
     alignment_buffered: StatsSummary = StatsSummary()
 
 
+class DamagedFile(Answer, frozen=True, kw_only=True, rename="kebab"):
+    file: str
+    why: str
+
+
+class DamagedCheckpoint(Answer, frozen=True, kw_only=True, rename="kebab"):
+    id: int
+    found: int = -1
+    files: tuple[DamagedFile, ...] = ()
+    given_up_for: int | None = None  # the earlier checkpoint that the job went on from
+
+
 class CheckpointsExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     failed_by_cause: dict[str, int] = {}
     refused: dict[str, int] = {}
     consecutive_failures: int = 0
     consecutive_trigger_failures: int = 0
     interval: int = 0  # 0: no periodic checkpoints
+    damaged: tuple[DamagedCheckpoint, ...] = ()  # retained ones, as far as known
+    verified: int = -1  # when all retained ones were last read; -1: not yet
     files: CheckpointFiles = CheckpointFiles()
     calls: dict[str, StorageCalls] = {}  # the coordinator's, by kind
 

@@ -202,6 +202,7 @@ def a_whole_cluster() -> ClusterSample:
         refused={"too-soon": 1},
         durations={"0.5": 1.0},
         last_completed=1.0,
+        verified=1.0,
         calls={"list": (1, 0.1)},
     )
     blobs = BlobSample(

@@ -180,3 +180,12 @@ def test_a_restore_point_comes_with_a_warning_that_users_see() -> None:
     assert job.state.failures[-1].record.error == damaged
     assert job.state.executions[TaskId("a")].state is ExecutionState.DEPLOYING
     assert job.state.restarts == 0
+
+
+def test_damage_to_a_checkpoint_is_shown_and_fails_nothing() -> None:
+    """The job may never need the checkpoint (C29)."""
+    job = Job("a").run()
+    damaged = ErrorInfo(code="checkpoint-damaged", message="checkpoint 2 is damaged", consequence=RETRYABLE)
+    assert job.feed(ev.DamageFound(damaged)) == []
+    assert job.state.failures[-1].record.error == damaged
+    assert job.state.status is JobStatus.RUNNING

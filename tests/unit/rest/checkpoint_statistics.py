@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
+from minflinkd.checkpoint.damage import Damage, DamageRecord
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.statistics import (
     Calls,
@@ -13,7 +14,7 @@ from minflinkd.checkpoint.statistics import (
     RestoreRecord,
     TaskRecord,
 )
-from minflinkd.jobgraph.model import CheckpointMode
+from minflinkd.jobgraph.model import CheckpointMode, OnDamage
 from minflinkd.rpc.snapshot import MergingFigures
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import TaskId
@@ -164,6 +165,12 @@ COMPLETE = CheckpointStatistics(
     files_deleted=6,
     compactions=1,
     bytes_rewritten=77,
+    damaged=(
+        DamageRecord(
+            checkpoint_id=4, found_ms=STARTED + 4900, damage=(Damage("1-4-tm.seg", "it is missing"),), restored=3
+        ),
+    ),
+    verified_ms=STARTED + 5500,
 )
 """Every field that can be shown has a value of its own, where there is one for it."""
 
@@ -173,6 +180,8 @@ COMPLETE_OPTIONS = CheckpointOptions(
     min_pause=0.5,
     max_concurrent=2,
     num_retained=3,
+    on_damage=OnDamage.FALL_BACK_AND_REPEAT,
+    scrub_interval=60.0,
     tolerable_failed=4,
     mode=CheckpointMode.AT_LEAST_ONCE,
     alignment_timeout=4.0,

@@ -111,6 +111,8 @@ def test_what_flink_has_no_field_for_is_beside_its_fields() -> None:
         "consecutive-failures": 1,
         "consecutive-trigger-failures": 2,
         "interval": 5000,
+        "damaged": [],
+        "verified": -1,
     }
 
 
