@@ -143,7 +143,7 @@ class CheckpointStore:
         unpointed: list[int] = []
         sizes: dict[str, int] = {}
         seen = 0
-        pointed = None if self._pointers is None else await _pointed(self._pointers)
+        pointed = None if self._pointers is None else await pointed_ids(self._pointers)
         async for entry in self.location.list():
             name = self.location.relative(entry.path)
             seen = max(seen, _highest_id(name))
@@ -355,7 +355,7 @@ async def latest_stored(directory: Location, pointers: Location | None) -> int:
 
     `pointers`: the directory of the job's pointers. None: checkpoints need no pointer.
     """
-    pointed = None if pointers is None else await _pointed(pointers)
+    pointed = None if pointers is None else await pointed_ids(pointers)
     numbers = [layout.parse_metadata_file(directory.relative(entry.path)) async for entry in directory.list()]
     counts = (number for number in numbers if number is not None and (pointed is None or number in pointed))
     return max(counts, default=0)
@@ -372,7 +372,7 @@ async def read_checkpoint(metadata: Location) -> CompletedCheckpoint:
         raise CorruptMetadata(str(error)) from error
 
 
-async def _pointed(pointers: Location) -> set[int]:
+async def pointed_ids(pointers: Location) -> set[int]:
     """Return the ids of the checkpoints that have a pointer."""
     found = set()
     async for entry in pointers.list():

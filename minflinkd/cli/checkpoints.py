@@ -8,10 +8,12 @@ import click
 import msgspec
 
 from minflinkd.cli.connection import Connection, connection_options
+from minflinkd.cli.exits import ExitCode
 from minflinkd.cli.find import find_job
-from minflinkd.cli.text import duration, moment, print_table, size, state
+from minflinkd.cli.text import duration, moment, print_json, print_table, size, state
 from minflinkd.rest.schemas import Checkpoint
 from minflinkd.rest.schemas.checkpoints import TaskCheckpoint
+from minflinkd.rest.schemas.verification import VerifiedCheckpoint
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
@@ -20,24 +22,35 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("job")
 @click.option("--id", "checkpoint_id", type=int, metavar="N", help="One checkpoint, with its tasks.")
+@click.option("--verify", is_flag=True, help="Read all checkpoints that are stored, and compare their checksums.")
 @connection_options
-def checkpoints(connection: Connection, job: str, checkpoint_id: int | None) -> None:
-    """Show a job's last checkpoints, newest first, or one of them with its tasks.
+def checkpoints(connection: Connection, job: str, checkpoint_id: int | None, verify: bool) -> None:
+    """Show a job's last checkpoints, newest first, or one of them with its tasks; or verify those that are stored.
 
     JOB is an id, the beginning of one, or a name. DURATION is the time to the last acknowledgement, or to the failure.
     For a task, WAIT is the time until its snapshot could be taken: it waits for the micro-batch in progress and for the
     alignment of its inputs (ALIGNED). SYNC is the time to take the snapshot, ASYNC the time to upload it.
+
+    With --verify the daemon reads all that the job's checkpoints refer to, also if the job has ended. The exit code is
+    0 if all are whole, 2 if one is damaged, and 3 if the storage did not let that be found out.
 
     \b
     Examples:
       minflinkd checkpoints carrier-delays
       minflinkd checkpoints carrier-delays --id 7
       minflinkd checkpoints carrier-delays --id 7 --json | jq .tasks
+      minflinkd checkpoints carrier-delays --verify
       minflinkd checkpoints carrier-delays --json | jq .latest.completed.external_path
     """
 
+    if verify and checkpoint_id is not None:
+        raise click.UsageError("--verify reads all checkpoints: leave --id out")
+
     async def show(client: Client) -> None:
         job_id = await find_job(client, job)
+        if verify:
+            _print_verified(await client.verify_checkpoints(job_id), as_json=connection.as_json)
+            return
         path = f"/jobs/{job_id}/checkpoints"
         if checkpoint_id is not None:
             path = f"{path}/details/{checkpoint_id}"
@@ -99,6 +112,26 @@ def _print_one(checkpoint: Checkpoint) -> None:
         *(">STATE SIZE", ">UPLOADED", ">FILES", ">NEW"),
     ]
     print_table(columns, map(_task_row, checkpoint.tasks.values()), empty="No task was asked yet.")
+
+
+def _print_verified(found: tuple[VerifiedCheckpoint, ...], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+    else:
+        rows = [
+            [one.id, _verdict(one), moment(one.trigger_timestamp), one.files, size(one.state_size)] for one in found
+        ]
+        print_table([">ID", "VERDICT", "TRIGGERED", ">FILES", ">STATE SIZE"], rows, empty="No checkpoint is stored.")
+        for one in found:
+            for damage in one.damaged_files:
+                click.secho(f"Checkpoint {one.id}: {damage.file}: {damage.why}", fg="red")
+    if not all(one.whole for one in found):
+        raise SystemExit(ExitCode.REFUSED)
+
+
+def _verdict(one: VerifiedCheckpoint) -> str:
+    verdict = "whole" if one.whole else "DAMAGED"
+    return f"{verdict}, given up" if one.given_up else verdict
 
 
 def _task_row(task: TaskCheckpoint) -> list[object]:

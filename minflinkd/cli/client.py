@@ -39,6 +39,7 @@ from minflinkd.rest.schemas import (
     TaskManagers,
     Triggered,
 )
+from minflinkd.rest.schemas.verification import VerificationResult, VerifiedCheckpoint
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
 
 if TYPE_CHECKING:
@@ -61,6 +62,13 @@ class OperationFailed(MinflinkError):
 
     def info(self) -> ErrorInfo:
         return ErrorInfo(code=self.cause.kind, message=self.message, consequence=Consequence.REFUSED)
+
+
+class NotVerified(OperationFailed):
+    """It could not be found out whether checkpoints are whole. Another try may succeed."""
+
+    def info(self) -> ErrorInfo:
+        return msgspec.structs.replace(super().info(), consequence=Consequence.RETRYABLE)
 
 
 class Client:
@@ -189,6 +197,19 @@ class Client:
                 if operation.failure_cause is not None:
                     raise OperationFailed(operation.failure_cause)
                 return operation.checkpoint_id or 0
+            await asyncio.sleep(POLL)
+
+    async def verify_checkpoints(self, job_id: str) -> tuple[VerifiedCheckpoint, ...]:
+        """Let the daemon read all checkpoints of a job. Returns what it has found. Raises NotVerified too."""
+        trigger_id = secrets.token_hex(16)
+        path = f"/jobs/{job_id}/checkpoints/verification"
+        await self._repeat("POST", path, document=msgspec.json.encode({"triggerId": trigger_id}))
+        while True:
+            operation = (await self._told(f"{path}/{trigger_id}", VerificationResult)).operation
+            if operation is not None:
+                if operation.failure_cause is not None:
+                    raise NotVerified(operation.failure_cause)
+                return operation.checkpoints or ()
             await asyncio.sleep(POLL)
 
     async def savepoint(self, job_id: str, directory: str | None) -> str:

@@ -22,6 +22,7 @@ from minflinkd.dispatcher.orphans import OrphanSweeps
 from minflinkd.dispatcher.savepoints import SavepointRequests
 from minflinkd.dispatcher.state_fit import RestoreCheck
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
+from minflinkd.dispatcher.verifications import Verifications
 from minflinkd.dispatcher.version_check import VersionCheck
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobmaster.job_master import JobMaster
@@ -124,11 +125,18 @@ class Dispatcher(Component):
             checkpoint_options=self._factory.checkpoint_options,
             checkpoints_of=self._factory.checkpoints_of,
         )
+        self._verifications = Verifications(
+            job=self._inspection.details,
+            checkpoints_of=self._factory.checkpoints_of,
+            pointers_of=self._factory.pointers_of,
+            tasks=self.tasks,
+        )
         self._mailbox = Mailbox(DISPATCHER)
         self._savepoints.attach(self._mailbox)
         self._moves.attach(self._mailbox)
         self._orphans.attach(self._mailbox)
         self._inspection.attach(self._mailbox)
+        self._verifications.attach(self._mailbox)
         self._mailbox.on(j.SubmitJob, self._submit)
         self._mailbox.on(j.CancelJob, self._cancel)
         self._mailbox.on(j.HotRestartJob, self._hot_restart)

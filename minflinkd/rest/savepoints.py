@@ -26,6 +26,7 @@ from minflinkd.rest.schemas import (
     StopWithSavepoint,
     Triggered,
 )
+from minflinkd.rest.trigger_ids import trigger_id as trigger_id_of
 from minflinkd.rpc.jobs import (
     CheckpointJob,
     DisposeSavepoint,
@@ -65,7 +66,7 @@ class SavepointRoutes:
         if body.cancel_job:
             raise InvalidRequest("cancel-job is not supported", hint="POST /jobs/:jobid/stop ends the job, too")
         job_id = parse_job_id(request.match_info["jobid"])
-        trigger_id = self._trigger_id(body.trigger_id)
+        trigger_id = trigger_id_of(body.trigger_id, self._ids)
         directory = body.target_directory or ""
         await self._backend.dispatcher(TriggerSavepoint(job_id=job_id, trigger_id=trigger_id, directory=directory))
         return json_answer(Triggered(request_id=trigger_id), status=202)
@@ -78,7 +79,7 @@ class SavepointRoutes:
                 hint="CONFIGURED or INCREMENTAL; a savepoint shares no file with others",
             )
         job_id = parse_job_id(request.match_info["jobid"])
-        trigger_id = self._trigger_id(body.trigger_id)
+        trigger_id = trigger_id_of(body.trigger_id, self._ids)
         await self._backend.dispatcher(CheckpointJob(job_id=job_id, trigger_id=trigger_id))
         return json_answer(Triggered(request_id=trigger_id), status=202)
 
@@ -93,7 +94,7 @@ class SavepointRoutes:
     async def stop(self, request: web.Request) -> web.Response:
         body = await self._body(request, StopWithSavepoint)
         job_id = parse_job_id(request.match_info["jobid"])
-        trigger_id = self._trigger_id(body.trigger_id)
+        trigger_id = trigger_id_of(body.trigger_id, self._ids)
         question = TriggerSavepoint(
             job_id=job_id,
             trigger_id=trigger_id,
@@ -120,13 +121,6 @@ class SavepointRoutes:
     async def disposal(self, request: web.Request) -> web.Response:
         question = GetDisposal(trigger_id=request.match_info["triggerid"])
         return json_answer(_result(await self._backend.dispatcher(question)))
-
-    def _trigger_id(self, given: str | None) -> str:
-        if given is None:
-            return self._ids.hex()
-        if not (len(given) == 32 and all(c in "0123456789abcdef" for c in given)):
-            raise InvalidRequest(f"triggerId is {given[:80]!r}", hint="32 hex digits, or nothing")
-        return given
 
     async def _body(self, request: web.Request, kind: type[T]) -> T:
         """Decode the body. An empty one means `{}`."""

@@ -45,6 +45,7 @@ from minflinkd.rest.restarts import RestartRoutes
 from minflinkd.rest.savepoints import SavepointRoutes
 from minflinkd.rest.submission import SubmissionRoutes
 from minflinkd.rest.taskmanagers import TaskManagerRoutes
+from minflinkd.rest.verification import VerificationRoutes
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.doorkeeper import Doorkeeper
 from minflinkd.runtime.errors import MinflinkError
@@ -115,6 +116,7 @@ class RestServer(Component):
             RestartRoutes(backend, limits=limits),
             CheckpointRoutes(backend),
             SavepointRoutes(backend, limits=limits, ids=ids),
+            VerificationRoutes(backend, limits=limits, ids=ids),
             OrphanRoutes(backend),
             TaskManagerRoutes(backend),
             LogRoutes(backend, self._log_copies, EndedLogs(logs.ended)),

@@ -111,6 +111,11 @@ async def test_a_job_goes_on_from_an_earlier_checkpoint_unless_rows_would_come_t
     assert [len(job.checkpoints(cluster)) for job in jobs] == [3, 3, 3]
     damaged = {job.name: job.damage_latest(cluster) for job in jobs}
 
+    for job in jobs:
+        latest, *earlier = await cluster.client.verify_checkpoints(job.job_id)
+        assert [file.file for file in latest.damaged_files] == [damaged[job.name]]
+        assert all(one.whole for one in earlier)
+
     for pid in {(await cluster.task_manager_of(job.job_id)).minflinkd.pid for job in jobs}:
         os.kill(pid, signal.SIGKILL)
 
