@@ -77,12 +77,16 @@ async def _read(metadata: Location, object_: Location) -> External:
 
 
 async def newest_below(root: Location) -> External | None:
-    """Return the latest readable checkpoint of a job's directory, or None if there is none. Raises StorageError."""
+    """Return the latest readable checkpoint of a job's directory, or None if there is none. Raises StorageError.
+
+    Those that the job gave up for an earlier one do not count: their staged output was discarded.
+    """
     found: External | None = None
-    async for entry in root.list():
-        name = root.relative(entry.path)
+    names = [root.relative(entry.path) async for entry in root.list()]
+    given_up = {layout.parse_damage_record(name) for name in names}
+    for name in names:
         number = layout.parse_metadata_file(name)
-        if number is None or (found is not None and number < found.checkpoint.checkpoint_id):
+        if number is None or number in given_up or (found is not None and number < found.checkpoint.checkpoint_id):
             continue
         try:
             checkpoint = await read_checkpoint(root.child(name))

@@ -80,6 +80,10 @@ async def _print(client: Client, job_id: str) -> None:
     if statistics.latest.restored is not None:
         restored = statistics.latest.restored
         click.echo(f"Restored from checkpoint {restored.id} at {moment(restored.restore_timestamp)}")
+    for damaged in statistics.minflinkd.damaged:
+        told = "" if damaged.given_up_for is None else f", given up for checkpoint {damaged.given_up_for}"
+        where = "; ".join(f"{one.file}: {one.why}" for one in damaged.files)
+        click.secho(f"Checkpoint {damaged.id} is damaged{told}: {where}", fg="red")
     files = statistics.minflinkd.files
     if files.physical:
         stored, referenced = size(files.bytes_stored), size(files.bytes_referenced)

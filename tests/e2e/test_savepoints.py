@@ -199,7 +199,7 @@ async def test_a_retained_checkpoint_is_claimed_by_the_job_that_starts_from_it(
 ) -> None:
     """`externalized: retain` keeps it after a cancellation. Once claimed, it goes after a later checkpoint (C24)."""
     job = windows_job(tmp_path, 6)
-    settings = {"interval": "1 h", "externalized": "retain"}
+    settings = {"interval": "1 h", "externalized": "retain", "num-retained": 1}
     job_id = await cluster.submit(job.write("out", mode="streaming", checkpointing=settings))
     await processed(cluster, job_id, 6)
     for _ in range(2):

@@ -52,7 +52,7 @@ async def _submit(cluster: Cluster, job: WindowsJob, path: Path | None, **change
 
 async def _part(cluster: Cluster, job: WindowsJob, path: Path | None) -> Path:
     """Process the input that there is. Return the directory of the checkpoint after it, which is retained."""
-    checkpointing = {"interval": "500 ms", "externalized": "retain"}
+    checkpointing = {"interval": "500 ms", "externalized": "retain", "num-retained": 1}
     job_id = await _submit(cluster, job, path, mode="streaming", checkpointing=checkpointing)
     await cluster.await_state(job_id, "RUNNING", timeout=150)
     await cluster.await_job(

@@ -12,6 +12,7 @@ from minflinkd.checkpoint.inventory import VerifiedCheckpoint
 from minflinkd.rpc.messages import Done
 from minflinkd.runtime.errors import ErrorInfo
 from tests.component.cli.conftest import Command, RunningDaemon
+from tests.unit.rest.checkpoint_statistics import COMPLETE
 from tests.unit.rest.parties import RUNNING
 
 WHOLE = VerifiedCheckpoint(checkpoint_id=6, files=3, size=2048)
@@ -60,3 +61,10 @@ def test_it_is_another_exit_code_if_the_storage_does_not_answer(command: Command
 @pytest.mark.parametrize("arguments", [["--verify", "--id", "7"]])
 def test_all_checkpoints_are_verified_or_none(command: Command, arguments: list[str]) -> None:
     assert command("checkpoints", RUNNING, *arguments).exit_code == 2
+
+
+def test_known_damage_is_shown_with_the_checkpoints(command: Command, daemon: RunningDaemon) -> None:
+    """Nobody has to ask for a verification to learn of it."""
+    daemon.dispatcher.checkpoints = COMPLETE
+    shown = command("checkpoints", RUNNING).output
+    assert "Checkpoint 4 is damaged, given up for checkpoint 3: 1-4-tm.seg: it is missing" in shown

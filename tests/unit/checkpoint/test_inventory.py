@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from minflinkd.checkpoint import layout
+from minflinkd.checkpoint.external import newest_below
 from minflinkd.checkpoint.inventory import VerifiedCheckpoint, verify_all
 from minflinkd.storage.faulty import FaultyStorage
 from minflinkd.storage.interface import StorageUnavailable
@@ -94,3 +95,11 @@ async def test_a_storage_that_does_not_answer_leaves_it_open(stored: StoredCheck
 async def test_a_job_without_checkpoints_has_nothing_to_verify(tmp_path: Path) -> None:
     """Its directory need not exist (C29)."""
     assert await verify_all(place(tmp_path / "none"), None) == ()
+
+
+async def test_a_start_at_the_latest_offsets_leaves_out_what_was_given_up(stored: StoredCheckpoints) -> None:
+    """Its staged output was discarded: a job that began at its offsets would never write these rows (C26, C28)."""
+    stored.put(layout.damage_record(2), b"{}")
+    newest = await newest_below(place(stored.directory))
+    assert newest is not None
+    assert newest.checkpoint.checkpoint_id == 1
