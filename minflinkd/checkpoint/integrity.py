@@ -28,6 +28,7 @@ class Integrity:
         self._unreadable: dict[int, SetAside] = {}  # metadata that could not be read, and was not given up
         self._set_aside = frozenset[int]()  # metadata that could not be read, given up or not
         self._records: dict[int, DamageRecord] = {}
+        self._given_up: frozenset[int] = frozenset()  # for earlier ones; they have a record in the storage
         self.verified_ms = -1  # when all retained checkpoints were last read; -1: not yet
 
     def begin(self, recovered: Recovered) -> None:
@@ -35,6 +36,7 @@ class Integrity:
         self._set_aside = frozenset(found)
         self._unreadable = {number: one for number, one in found.items() if number not in recovered.damaged}
         self._records = {number: one.record() for number, one in found.items()} | dict(recovered.damaged)
+        self._given_up = frozenset(recovered.damaged)
 
     # --- what is known -----------------------------------------------------------------------------------------------
 
@@ -46,16 +48,18 @@ class Integrity:
         """Return all checkpoints after this one that can be read, damaged or not, in the order of ids."""
         return tuple(c for c in self._state().completed if c.checkpoint_id > checkpoint_id)
 
-    def unreadable(self) -> tuple[SetAside, ...]:
-        """Return what is newer than all that are restorable, but has metadata that could not be read, newest first."""
-        newest = self._newest()
-        return tuple(self._unreadable[number] for number in sorted(self._unreadable, reverse=True) if number > newest)
+    def unreadable(self, after: int | None = None) -> tuple[SetAside, ...]:
+        """Return those `after` a checkpoint with metadata that could not be read, newest first.
+
+        None: after all that are restorable.
+        """
+        last = self._newest() if after is None else after
+        return tuple(self._unreadable[number] for number in sorted(self._unreadable, reverse=True) if number > last)
 
     def given_up(self) -> dict[int, tuple[Damage, ...]]:
         """Return the damage of the checkpoints that are newer than all that are restorable, and were given up."""
         newest = self._newest()
-        records = {number: record for number, record in self._records.items() if number > newest}
-        return {number: record.damage for number, record in records.items() if record.restored is not None}
+        return {number: self._records[number].damage for number in self._given_up if number > newest}
 
     def keeps(self, checkpoint_id: int) -> bool:
         """Whether the checkpoint is complete and not to be deleted, so that all its files must be there."""
@@ -86,7 +90,8 @@ class Integrity:
 
     def found(self, checkpoint_id: int, damage: tuple[Damage, ...]) -> None:
         """Remember damage, to be shown. The checkpoint may still be restored: tasks may have whole copies of it."""
-        self._records = {n: record for n, record in self._records.items() if self.keeps(n) or n in self._set_aside}
+        kept = self._set_aside | self._given_up
+        self._records = {n: record for n, record in self._records.items() if self.keeps(n) or n in kept}
         now = self._clock.epoch_ms()
         self._records[checkpoint_id] = DamageRecord(checkpoint_id=checkpoint_id, found_ms=now, damage=damage)
 
@@ -107,6 +112,7 @@ class Integrity:
             record = DamageRecord(checkpoint_id=number, found_ms=now, damage=damage, restored=to)
             await self._store.mark_damaged(record)
             self._records[number] = record
+            self._given_up |= {number}
             self._unreadable.pop(number, None)
             log.error(
                 "a damaged checkpoint is given up",

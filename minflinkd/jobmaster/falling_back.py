@@ -79,6 +79,8 @@ class FallingBack:
         given_up = self._coordinator.integrity.given_up()
         if not self._suspected and not lost:
             newest = next(iter(self._coordinator.integrity.restorable()), None)
+            if given_up and newest is None:
+                raise none_whole(given_up, directory=self._directory)
             return FallBack(newest, given_up, ()) if given_up and newest is not None and all_tasks else None
         damaged = {one.checkpoint_id: one.record().damage for one in lost}
         to = await self._newest_whole(damaged)
@@ -90,6 +92,9 @@ class FallingBack:
             return None
         if to is None:
             raise none_whole(given_up | damaged, directory=self._directory)
+        damaged |= {
+            one.checkpoint_id: one.record().damage for one in self._coordinator.integrity.unreadable(to.checkpoint_id)
+        }
         if not all_tasks:
             raise AllTasksMustStop(
                 f"{named(damaged)}. All tasks restart: the job goes on from checkpoint {to.checkpoint_id}"

@@ -58,6 +58,37 @@ async def test_the_newest_whole_checkpoint_is_taken_even_if_it_is_the_oldest(tmp
         assert file in point.warning.message
 
 
+async def test_everything_after_the_checkpoint_that_is_taken_is_given_up(tmp_path: Path) -> None:
+    """Also what could not be read before: if somebody mends it later, it is not restored (C28)."""
+    world = World(tmp_path)
+    content = (world.stored.directory / layout.metadata_file(2)).read_bytes()
+    world.damage(layout.metadata_file(2))
+    world.damage(own(3))
+    assert (await world.restore()).checkpoint_id == 1
+    (world.stored.directory / layout.metadata_file(2)).write_bytes(content)
+    world.damage(own(3))  # flips it back
+    assert (await world.restore(suspected=False)).checkpoint_id == 1
+
+
+async def test_a_record_that_cannot_be_read_still_gives_a_checkpoint_up(tmp_path: Path) -> None:
+    """It exists, so somebody has decided (C28)."""
+    world = World(tmp_path)
+    world.stored.put(layout.damage_record(3), b"{torn")
+    point = await world.restore(suspected=False)
+    assert point.checkpoint_id == 2
+    assert point.warning is not None
+
+
+async def test_a_job_does_not_start_empty_because_all_that_is_left_was_given_up(tmp_path: Path) -> None:
+    """The checkpoint that it went on from was deleted by hand (C28)."""
+    world = World(tmp_path)
+    world.stored.put(layout.damage_record(3), b"{}")
+    for number in (1, 2):
+        (world.stored.directory / layout.metadata_file(number)).unlink()
+    with pytest.raises(NoWholeCheckpoint):
+        await world.restore(suspected=False)
+
+
 @HOW
 async def test_a_file_that_all_checkpoints_share_leaves_none_of_them_whole(tmp_path: Path, how: str) -> None:
     """The job is not started without its state, with whatever option (C28)."""
