@@ -20,7 +20,9 @@ from minflinkd.rpc.codec import Answer, Ask, Codec, Failure, Frame, ProtocolErro
 from minflinkd.rpc.local import answer_of, deliver_notice
 from minflinkd.rpc.messages import Notice, Request
 from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
-from minflinkd.rpc.protocol_range import PROTOCOL_VERSION
+from minflinkd.rpc.peer import Peer
+from minflinkd.rpc.seal import SIZE as SEAL
+from minflinkd.rpc.seal import Seal
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, class_of, error_info
 from minflinkd.runtime.ids import LeaderId
 from minflinkd.runtime.supervision import TaskOwner
@@ -40,22 +42,34 @@ class FrameTooLarge(ProtocolError):
     """A message that must not be sent: the peer would cut the connection that all parties share."""
 
 
-async def read_frame(reader: asyncio.StreamReader, limit: int = MAX_FRAME) -> bytes:
-    """Return the body of the next frame. Raises ProtocolError, OSError, asyncio.IncompleteReadError at the end."""
+async def read_frame(reader: asyncio.StreamReader, limit: int = MAX_FRAME, seal: Seal | None = None) -> bytes:
+    """Return the body of the next frame.
+
+    Raises ProtocolError, also for a wrong seal, OSError, asyncio.IncompleteReadError at the end.
+    """
     (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-    if size > limit:
+    if seal is not None:
+        size -= SEAL
+    if not 0 <= size <= limit:
         raise ProtocolError(f"a frame of {size} bytes; at most {limit} are taken")
-    return await reader.readexactly(size)
+    data = await reader.readexactly(size)
+    if seal is not None:
+        seal.check(data, await reader.readexactly(SEAL))
+    return data
 
 
-def write_frame(writer: asyncio.StreamWriter, data: bytes) -> None:
-    writer.write(_LENGTH.pack(len(data)) + data)  # one write: each costs a system call and a packet
+def write_frame(writer: asyncio.StreamWriter, data: bytes, seal: Seal | None = None) -> None:
+    # One write: each costs a system call and a packet.
+    if seal is None:
+        writer.write(_LENGTH.pack(len(data)) + data)
+    else:
+        writer.write(b"".join((_LENGTH.pack(len(data) + SEAL), data, seal.next(data))))
 
 
 class Connection:
     """A Route to the parties at the other end. `local` finds the mailbox for a frame.
 
-    `protocol` is the version that both ends agreed on (A15a).
+    `peer`: what was agreed with the other end. `protocol` is the version that both ends speak (A15a).
 
     If a message of another version cannot be read, the connection and everything else on it continue. A request is
     answered with an error. An unreadable answer leaves the outcome open, so it counts as lost. A notice is dropped and
@@ -81,12 +95,13 @@ class Connection:
         *,
         local: Callable[[str], Mailbox | None],
         name: str,
-        protocol: int = PROTOCOL_VERSION,
+        peer: Peer,
         unreadable: Counter[str] | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
-        self.protocol = protocol
+        self.protocol = peer.protocol
+        self._seals = peer.seals
         self._reader = reader
         self._writer = writer
         self._local = local
@@ -166,12 +181,13 @@ class Connection:
         if len(data) > MAX_FRAME:
             raise FrameTooLarge(f"a message of {len(data)} bytes; at most {MAX_FRAME} are sent")
         self._largest_waiting = max(len(data), self._largest_waiting if waiting else 0)
-        write_frame(self._writer, data)
+        write_frame(self._writer, data, None if self._seals is None else self._seals.sent)
 
     async def _read(self) -> None:
+        seal = None if self._seals is None else self._seals.received
         try:
             while True:
-                frame = self._codec.decode_frame(await read_frame(self._reader))
+                frame = self._codec.decode_frame(await read_frame(self._reader, seal=seal))
                 self.heard_at = asyncio.get_running_loop().time()
                 match frame:
                     case Answer(number, body):
@@ -185,7 +201,7 @@ class Connection:
         except (asyncio.IncompleteReadError, OSError):
             pass  # the other end is gone
         except ProtocolError as error:
-            log.error("the connection is cut", connection=self.name, error=str(error))
+            log.error("the connection is cut", connection=self.name, error=str(error), code=error.code)
         finally:
             self._close()
 

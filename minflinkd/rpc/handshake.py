@@ -9,6 +9,10 @@ Both prove that they know the cluster's secret: HMAC-SHA256 over both nonces, th
 So nobody between them can make them speak an older version than necessary. The proof of a Refusal also covers the
 leader's address, so nobody else can send a TaskManager anywhere. The secret itself is never sent.
 
+From version SEALED on, all later frames are sealed with keys from this handshake (`rpc.seal`). A TaskManager of an
+earlier version is still let in without, so that a new daemon can adopt it. Nobody can pretend that a process is of an
+earlier version, because the ranges are proved.
+
 Both sides send these frames before they agree on a version. So the frames keep their form in all versions: a field may
 be added if it has a default, no field is removed or renamed, and the proof always covers the same fields. A Refusal
 needs no version in common. A TaskManager of a version without Refusal cannot read it as a Welcome: it takes it for a
@@ -27,13 +31,16 @@ import msgspec
 from minflinkd.rpc.codec import ProtocolError
 from minflinkd.rpc.connection import read_frame, write_frame
 from minflinkd.rpc.network import Address, Unreachable
-from minflinkd.rpc.protocol_range import SPOKEN, ProtocolRange, agree
+from minflinkd.rpc.peer import Peer
+from minflinkd.rpc.protocol_range import SEALED, SPOKEN, ProtocolRange, agree
+from minflinkd.rpc.seal import Seal, Seals, derived_key
 from minflinkd.runtime.errors import MALFORMED, Consequence, MinflinkError
 from minflinkd.runtime.ids import parse_resource_id
 
 LIMIT = 4096  # bytes
 TIMEOUT = 5.0  # seconds for all three frames
 NONCE = 32  # bytes
+TO_DAEMON, TO_TASK_MANAGER = "frames to the daemon", "frames to the TaskManager"
 FAULTS = (MinflinkError, *MALFORMED, asyncio.IncompleteReadError, OSError, TimeoutError)
 
 
@@ -92,8 +99,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 async def greet(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, secret: bytes, spoken: ProtocolRange = SPOKEN
-) -> tuple[Address, int]:
-    """The daemon's side. Return the TaskManager's address, and the version of the protocol to speak with it.
+) -> tuple[Address, Peer]:
+    """The daemon's side. Return the TaskManager's address, and how to speak with it.
 
     Raises AuthenticationFailed, ProtocolMismatch and the other FAULTS.
     """
@@ -102,7 +109,8 @@ async def greet(
     reply = Welcome(proof=_proof(secret, "server", challenge, hello.address, hello.nonce, hello.spoken))
     write_frame(writer, msgspec.msgpack.encode(reply))
     await writer.drain()
-    return Address(hello.address), protocol
+    ours, theirs = (_seal(secret, way, challenge, hello) for way in (TO_TASK_MANAGER, TO_DAEMON))
+    return Address(hello.address), Peer(protocol, Seals(ours, theirs) if protocol >= SEALED else None)
 
 
 async def refuse(
@@ -149,8 +157,8 @@ async def introduce(
     secret: bytes,
     address: Address,
     spoken: ProtocolRange = SPOKEN,
-) -> int:
-    """The TaskManager's side. Return the version of the protocol to speak with the daemon.
+) -> Peer:
+    """The TaskManager's side. Return how to speak with the daemon.
 
     Raises StandsBy, AuthenticationFailed, ProtocolMismatch and the other FAULTS.
     """
@@ -177,7 +185,9 @@ async def introduce(
         raise AuthenticationFailed("the daemon does not know the cluster's secret")
     if isinstance(reply, Refusal):
         raise StandsBy(reply.leader)
-    return agree(spoken, challenge.spoken, other="the daemon")
+    protocol = agree(spoken, challenge.spoken, other="the daemon")
+    ours, theirs = (_seal(secret, way, challenge, hello) for way in (TO_DAEMON, TO_TASK_MANAGER))
+    return Peer(protocol, Seals(ours, theirs) if protocol >= SEALED else None)
 
 
 def _read_challenge(data: bytes) -> Challenge:
@@ -204,5 +214,17 @@ def _proof(
     *told: str,
 ) -> bytes:
     """`told`: what else the proof covers."""
-    proved = (role, challenge.nonce, nonce, address, *challenge.spoken, *client_speaks, *told)
-    return hmac.digest(secret, msgspec.msgpack.encode(proved), hashlib.sha256)
+    proved = _said(role, challenge, address, nonce, client_speaks, *told)
+    return hmac.digest(secret, proved, hashlib.sha256)
+
+
+def _seal(secret: bytes, way: str, challenge: Challenge, hello: Hello) -> Seal:
+    """Return the seal of the frames that go this way. The context is none of a proof: the proofs are sent."""
+    return Seal(derived_key(secret, _said(way, challenge, hello.address, hello.nonce, hello.spoken)))
+
+
+def _said(
+    role: str, challenge: Challenge, address: str, nonce: bytes, client_speaks: ProtocolRange, *told: str
+) -> bytes:
+    said = (role, challenge.nonce, nonce, address, *challenge.spoken, *client_speaks, *told)
+    return msgspec.msgpack.encode(said)

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
-PROTOCOL_VERSION = 1
-OLDEST_PROTOCOL = 1  # PROTOCOL_VERSION - 1, as soon as that exists
+PROTOCOL_VERSION = 2
+OLDEST_PROTOCOL = 1
+SEALED = 2  # from this version on, frames are sealed (`rpc.seal`)
 
 
 class ProtocolMismatch(MinflinkError):

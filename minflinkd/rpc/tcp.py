@@ -76,6 +76,7 @@ class RpcServer(Component):
         self._accepting = False
         self._unproven = Unproven()
         self._told = SeldomTold()
+        self._told_of_earlier = SeldomTold()
         self._connections: dict[Address, Connection] = {}
 
     @property
@@ -111,7 +112,7 @@ class RpcServer(Component):
         try:
             with self._unproven.having(writer):
                 async with asyncio.timeout(handshake.TIMEOUT):
-                    address, protocol = await handshake.greet(reader, writer, secret=self._secret, spoken=self._spoken)
+                    address, peer = await handshake.greet(reader, writer, secret=self._secret, spoken=self._spoken)
         except handshake.FAULTS as error:
             self._told.warn("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
             writer.close()
@@ -122,13 +123,19 @@ class RpcServer(Component):
         if not self._accepting:  # closed during the handshake
             writer.close()
             return
+        if peer.seals is None:
+            self._told_of_earlier.warn(
+                "a TaskManager of an earlier version of minflinkd connected: nothing shows if somebody on the way "
+                "changes what it sends and gets, until it is upgraded",
+                address=address,
+            )
         _tune(writer, self._silence)
         connection = Connection(
             reader,
             writer,
             local=self._network.mailbox,
             name=address,
-            protocol=protocol,
+            peer=peer,
             unreadable=self._network.unreadable,
         )
         if (old := self._connections.get(address)) is not None:  # the TaskManager has lost it, or was cut off
@@ -316,7 +323,7 @@ class RpcUplink(Component):
         async with asyncio.timeout(handshake.TIMEOUT):
             reader, writer = await asyncio.open_connection(host, port)
             try:
-                protocol = await handshake.introduce(
+                peer = await handshake.introduce(
                     reader, writer, secret=self._secret, address=self._address, spoken=self._spoken
                 )
             except BaseException:
@@ -330,7 +337,7 @@ class RpcUplink(Component):
             writer,
             local=self._network.mailbox,
             name=f"daemon {host}:{port}",
-            protocol=protocol,
+            peer=peer,
             unreadable=self._network.unreadable,
         )
         connection.start()

@@ -16,6 +16,7 @@ import structlog
 from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.messages import Request
 from minflinkd.rpc.network import Mailbox, Unreachable
+from minflinkd.rpc.peer import Peer
 from minflinkd.taskmanager.child import protocol as sp
 
 R = TypeVar("R")
@@ -67,6 +68,7 @@ class SessionProcess:
             writer,
             local=lambda target: mailbox if target == sp.SUPERVISOR else None,
             name=f"session child {generation}",
+            peer=Peer(),
             on_close=on_close,
         )
         connection.start()

@@ -18,6 +18,7 @@ from minflinkd.rpc import connection as conn
 from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.messages import CancelTask, Done, ListLogs, LogFile, ReadLog, TaskManagerLost
 from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
+from minflinkd.rpc.peer import Peer
 from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo, Kind, RemoteError
 from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId
 from tests.waiting import until
@@ -41,6 +42,7 @@ class End:
             writer,
             local=lambda target: self.mailbox if target == self.mailbox.address else None,
             name=name,
+            peer=Peer(),
             unreadable=Counter(),
             on_close=lambda: self.closed.append(name),
         )

@@ -96,7 +96,7 @@ async def ask(port: int, *, secret: bytes = SECRET, spoken: ProtocolRange = ONE)
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
         async with asyncio.timeout(10):
-            return await introduce(reader, writer, secret=secret, address=TM, spoken=spoken)
+            return (await introduce(reader, writer, secret=secret, address=TM, spoken=spoken)).protocol
     finally:
         writer.close()
 

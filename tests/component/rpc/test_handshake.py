@@ -79,14 +79,14 @@ async def shake(
 
         async def greeted() -> int:
             try:
-                address, protocol = await greet(*of_daemon, secret=SECRET, spoken=daemon)
+                address, peer = await greet(*of_daemon, secret=SECRET, spoken=daemon)
                 assert address == TM
-                return protocol
+                return peer.protocol
             finally:
                 of_daemon[1].close()
 
         async def introduced() -> int:
-            return await introduce(*of_task_manager, secret=SECRET, address=TM, spoken=taskmanager)
+            return (await introduce(*of_task_manager, secret=SECRET, address=TM, spoken=taskmanager)).protocol
 
         return tuple(await asyncio.gather(greeted(), introduced(), return_exceptions=True))  # type: ignore[return-value]
 
@@ -164,6 +164,24 @@ async def test_the_connections_of_both_sides_know_the_version_that_was_agreed_on
             await until(lambda: server._connections and uplink.connected.is_set())
             assert uplink._connection is not None
             assert server._connections[TM].protocol == uplink._connection.protocol == 1
+
+
+@pytest.mark.parametrize(("spoken", "sealed"), [(ProtocolRange(1, 1), False), (ProtocolRange(1, 2), True)])
+async def test_a_taskmanager_that_knows_no_seals_is_let_in_and_the_log_says_so(
+    spoken: ProtocolRange, sealed: bool
+) -> None:
+    """A rolling upgrade goes on. Both sides of the present version seal what they send (A15a)."""
+    with capture_logs() as logs:
+        async with RpcServer(LocalNetwork(), secret=SECRET) as server:
+            host, port = server.endpoint
+            network = LocalNetwork()
+            async with RpcUplink(network, address=TM, secret=SECRET, host=host, port=port, spoken=spoken) as uplink:
+                await until(lambda: server._connections and uplink.connected.is_set())
+                assert (server._connections[TM]._seals is not None) is sealed
+                assert uplink._connection is not None
+                assert (uplink._connection._seals is not None) is sealed
+    told = [line for line in logs if line["event"].startswith("a TaskManager of an earlier version")]
+    assert [line["address"] for line in told] == ([] if sealed else [TM])
 
 
 async def test_a_taskmanager_without_a_version_in_common_warns_and_tries_again() -> None:

@@ -28,6 +28,7 @@ from minflinkd.rpc.messages import (
     TaskManagerReport,
 )
 from minflinkd.rpc.network import Address, Mailbox, Unreachable
+from minflinkd.rpc.peer import Peer
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, RemoteError
 from minflinkd.runtime.ids import InstanceId, ResourceId
 from tests.waiting import until
@@ -62,9 +63,15 @@ async def between(party: Party, unreadable: Counter[str] | None) -> AsyncIterato
     """A connection to `party`, and its other end. The latter belongs to another version: it sends what it likes."""
     ours, theirs = socket.socketpair()
     here = Connection(
-        *await asyncio.open_connection(sock=ours), local=lambda _: party.mailbox, name="here", unreadable=unreadable
+        *await asyncio.open_connection(sock=ours),
+        local=lambda _: party.mailbox,
+        name="here",
+        peer=Peer(),
+        unreadable=unreadable,
     )
-    there = Connection(*await asyncio.open_connection(sock=theirs), local=lambda _: party.mailbox, name="there")
+    there = Connection(
+        *await asyncio.open_connection(sock=theirs), local=lambda _: party.mailbox, name="there", peer=Peer()
+    )
     here.start()
     there.start()
     try:
@@ -137,7 +144,7 @@ async def test_a_message_after_a_large_one_does_not_cut_the_connection() -> None
 async def test_a_peer_that_reads_nothing_is_cut_off() -> None:
     """Otherwise what it does not read would fill the memory of the daemon."""
     ours, theirs = socket.socketpair()
-    connection = Connection(*await asyncio.open_connection(sock=ours), local=lambda _: None, name="here")
+    connection = Connection(*await asyncio.open_connection(sock=ours), local=lambda _: None, name="here", peer=Peer())
     some = copy(LOST, reason="x" * (WRITE_BUFFER // 8))
     with capture_logs() as logs:
         for _ in range(20):
