@@ -18,11 +18,13 @@ import structlog
 
 from minflinkd.rpc.codec import Answer, Ask, Codec, Failure, Frame, ProtocolError, Tell, UnreadableMessage
 from minflinkd.rpc.local import answer_of, deliver_notice
-from minflinkd.rpc.messages import Notice, Request
+from minflinkd.rpc.messages import Notice, Offloaded, Request
 from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
+from minflinkd.rpc.parties import NotAllowed, check
 from minflinkd.rpc.peer import Peer
 from minflinkd.rpc.seal import SIZE as SEAL
 from minflinkd.rpc.seal import Seal
+from minflinkd.runtime.doorkeeper import SeldomTold
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, class_of, error_info
 from minflinkd.runtime.ids import LeaderId
 from minflinkd.runtime.supervision import TaskOwner
@@ -69,7 +71,8 @@ def write_frame(writer: asyncio.StreamWriter, data: bytes, seal: Seal | None = N
 class Connection:
     """A Route to the parties at the other end. `local` finds the mailbox for a frame.
 
-    `peer`: what was agreed with the other end. `protocol` is the version that both ends speak (A15a).
+    `peer`: what was agreed with the other end. `protocol` is the version that both ends speak (A15a). A message that
+    none of the peer's parties may send closes the connection (`rpc.parties`). `told` bounds how often the log says so.
 
     If a message of another version cannot be read, the connection and everything else on it continue. A request is
     answered with an error. An unreadable answer leaves the outcome open, so it counts as lost. A notice is dropped and
@@ -98,10 +101,13 @@ class Connection:
         peer: Peer,
         unreadable: Counter[str] | None = None,
         on_close: Callable[[], None] | None = None,
+        told: SeldomTold | None = None,
     ) -> None:
         self.name = name
         self.protocol = peer.protocol
+        self._parties = peer.parties
         self._seals = peer.seals
+        self._seldom = told or SeldomTold()
         self._reader = reader
         self._writer = writer
         self._local = local
@@ -195,15 +201,32 @@ class Connection:
                     case Failure(number, error):
                         self._reject(number, error)
                     case Ask():
+                        self._admit(frame)
                         self._tasks.job(f"{frame.type} {frame.id}", self._answer(frame))
                     case Tell():
+                        self._admit(frame)
                         self._tell(frame)
         except (asyncio.IncompleteReadError, OSError):
             pass  # the other end is gone
         except ProtocolError as error:
-            log.error("the connection is cut", connection=self.name, error=str(error), code=error.code)
+            self._cut(error)
         finally:
             self._close()
+
+    def _cut(self, error: ProtocolError) -> None:
+        self._seldom.warn("the connection is cut", connection=self.name, error=str(error), code=error.code)
+        self._close()
+
+    def _admit(self, frame: Ask | Tell) -> None:
+        """Raises NotAllowed, after an answer. What this version does not know is refused when it is read."""
+        if not self._codec.knows(frame.type):
+            return
+        try:
+            check(self._parties, frame.target, frame.type)
+        except NotAllowed as error:
+            if isinstance(frame, Ask):
+                self._send(Failure(frame.id, error_info(error)))
+            raise
 
     def _resolve(self, number: int, body: msgspec.Raw) -> None:
         kind, future = self._open.get(number, (None, None))
@@ -223,6 +246,8 @@ class Connection:
         try:
             mailbox = self._mailbox(frame.target)
             message: Any = self._codec.decode_message(frame.type, frame.body)
+            if isinstance(message, Offloaded):
+                check(self._parties, frame.target, message.type)
             fence = LeaderId(frame.fence) if frame.fence is not None else None
             answer: Any = await answer_of(mailbox, message, fence)
             self._send(Answer(frame.id, self._codec.encode(answer)))
@@ -232,6 +257,8 @@ class Connection:
             elif not isinstance(error, MinflinkError):
                 log.exception("a request could not be answered", connection=self.name, message=frame.type)
             self._send(Failure(frame.id, error_info(error)))
+            if isinstance(error, NotAllowed):
+                self._cut(error)
 
     def _mailbox(self, target: str) -> Mailbox:
         mailbox = self._local(target)

@@ -31,6 +31,7 @@ import msgspec
 from minflinkd.rpc.codec import ProtocolError
 from minflinkd.rpc.connection import read_frame, write_frame
 from minflinkd.rpc.network import Address, Unreachable
+from minflinkd.rpc.parties import DAEMON, Party
 from minflinkd.rpc.peer import Peer
 from minflinkd.rpc.protocol_range import SEALED, SPOKEN, ProtocolRange, agree
 from minflinkd.rpc.seal import Seal, Seals, derived_key
@@ -110,7 +111,9 @@ async def greet(
     write_frame(writer, msgspec.msgpack.encode(reply))
     await writer.drain()
     ours, theirs = (_seal(secret, way, challenge, hello) for way in (TO_TASK_MANAGER, TO_DAEMON))
-    return Address(hello.address), Peer(protocol, Seals(ours, theirs) if protocol >= SEALED else None)
+    return Address(hello.address), Peer(
+        frozenset({Party.TASK_MANAGER}), protocol, Seals(ours, theirs) if protocol >= SEALED else None
+    )
 
 
 async def refuse(
@@ -187,7 +190,7 @@ async def introduce(
         raise StandsBy(reply.leader)
     protocol = agree(spoken, challenge.spoken, other="the daemon")
     ours, theirs = (_seal(secret, way, challenge, hello) for way in (TO_DAEMON, TO_TASK_MANAGER))
-    return Peer(protocol, Seals(ours, theirs) if protocol >= SEALED else None)
+    return Peer(DAEMON, protocol, Seals(ours, theirs) if protocol >= SEALED else None)
 
 
 def _read_challenge(data: bytes) -> Challenge:

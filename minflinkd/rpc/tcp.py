@@ -77,6 +77,7 @@ class RpcServer(Component):
         self._unproven = Unproven()
         self._told = SeldomTold()
         self._told_of_earlier = SeldomTold()
+        self._told_of_messages = SeldomTold()
         self._connections: dict[Address, Connection] = {}
 
     @property
@@ -137,6 +138,7 @@ class RpcServer(Component):
             name=address,
             peer=peer,
             unreadable=self._network.unreadable,
+            told=self._told_of_messages,
         )
         if (old := self._connections.get(address)) is not None:  # the TaskManager has lost it, or was cut off
             self.tasks.job(f"close the replaced connection of {address}", old.aclose())

@@ -13,20 +13,24 @@ from structlog.testing import capture_logs
 
 from minflinkd.rpc.codec import Ask, Codec
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.rpc.messages import Done, ExitTaskManager, JobMasterEnded
-from minflinkd.rpc.network import RESOURCE_MANAGER, Mailbox, Unreachable, task_manager
+from minflinkd.rpc.messages import DeclineCheckpoint, Done, ExitTaskManager
+from minflinkd.rpc.network import Mailbox, Unreachable, job_master, task_manager
 from minflinkd.rpc.tcp import RpcServer, RpcUplink
-from minflinkd.runtime.ids import JobId, LeaderId, ResourceId
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AttemptId, JobId, ResourceId
 from tests.attack.relay import LENGTH, Change, Relay, Way, framed, relay_to
 from tests.waiting import until
 
 SECRET = b"s" * 64
 TM = task_manager(ResourceId("tm-1"))
+JOB = JobId("1" * 32)
+MASTER = job_master(JOB)
 Logs = Sequence[MutableMapping[str, Any]]
 
 
-def ended(leader: str) -> JobMasterEnded:
-    return JobMasterEnded(job_id=JobId("1" * 32), leader_id=LeaderId(leader))
+def declined(why: str) -> DeclineCheckpoint:
+    error = ErrorInfo(code="test", message=why)
+    return DeclineCheckpoint(job_id=JOB, attempt_id=AttemptId("2" * 32), checkpoint_id=1, error=error)
 
 
 @dataclass
@@ -41,9 +45,9 @@ class Pair:
     manager: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
-    async def end(self, leader: str) -> None:
+    async def decline(self, why: str) -> None:
         """The TaskManager asks its daemon for something."""
-        await self.theirs.ask(RESOURCE_MANAGER, ended(leader), timeout=5)
+        await self.theirs.ask(MASTER, declined(why), timeout=5)
 
     async def exit(self, reason: str) -> None:
         """The daemon asks its TaskManager for something."""
@@ -61,16 +65,16 @@ async def relayed() -> AsyncIterator[tuple[Pair, Logs]]:
         ):
             pair = Pair(relay, ours, theirs, uplink, lost=lost)
 
-            async def told_daemon(request: JobMasterEnded) -> Done:
-                pair.daemon.append(request.leader_id)
+            async def told_daemon(request: DeclineCheckpoint) -> Done:
+                pair.daemon.append(request.error.message)
                 return Done()
 
             async def told_manager(request: ExitTaskManager) -> Done:
                 pair.manager.append(request.reason)
                 return Done()
 
-            daemon, manager = Mailbox(RESOURCE_MANAGER), Mailbox(TM)
-            daemon.on(JobMasterEnded, told_daemon)
+            daemon, manager = Mailbox(MASTER), Mailbox(TM)
+            daemon.on(DeclineCheckpoint, told_daemon)
             manager.on(ExitTaskManager, told_manager)
             ours.attach(daemon)
             theirs.attach(manager)
@@ -93,7 +97,7 @@ async def test_what_is_passed_on_unchanged_arrives() -> None:
     """Otherwise the tests below would show nothing."""
     async with relayed() as (pair, logs):
         for _ in range(3):
-            await pair.end("a")
+            await pair.decline("a")
             await pair.exit("b")
         assert (pair.daemon, pair.manager) == (["a"] * 3, ["b"] * 3)
         assert not forged(logs)
@@ -107,7 +111,7 @@ async def test_a_message_of_somebody_on_the_way_reaches_neither_side(seal: bytes
         pair.relay.send(Way.TO_TASK_MANAGER, framed(request(codec, TM, ExitTaskManager(reason="evil")) + seal))
         await until(lambda: forged(logs) == 1)
     async with relayed() as (pair, logs):
-        pair.relay.send(Way.TO_DAEMON, framed(request(codec, RESOURCE_MANAGER, ended("evil")) + seal))
+        pair.relay.send(Way.TO_DAEMON, framed(request(codec, MASTER, declined("evil")) + seal))
         await until(lambda: forged(logs) == 1)
         assert (pair.daemon, pair.manager) == ([], [])
 
@@ -116,7 +120,7 @@ async def test_nobody_goes_on_with_the_connection_of_a_taskmanager_that_left() -
     """The daemon takes no message any more, although its connection still stands."""
     async with relayed() as (pair, logs):
         await pair.uplink.aclose()
-        pair.relay.send(Way.TO_DAEMON, framed(request(Codec(), RESOURCE_MANAGER, ended("evil"))))
+        pair.relay.send(Way.TO_DAEMON, framed(request(Codec(), MASTER, declined("evil"))))
         await until(lambda: forged(logs) or pair.lost)
         assert pair.daemon == []
 
@@ -124,19 +128,19 @@ async def test_nobody_goes_on_with_the_connection_of_a_taskmanager_that_left() -
 async def test_a_message_is_carried_out_once_however_often_it_is_sent() -> None:
     """A frame keeps its number."""
     async with relayed() as (pair, logs):
-        await pair.end("a")
+        await pair.decline("a")
         await pair.exit("b")
         pair.relay.send(Way.TO_DAEMON, pair.relay.of(Way.TO_DAEMON)[0])
         await until(lambda: forged(logs) == 1)
         await until(lambda: pair.relay.connections == 2 and pair.uplink.connected.is_set())
-        await pair.end("c")
+        await pair.decline("c")
         assert (pair.daemon, pair.manager) == (["a", "c"], ["b"])
 
 
 async def test_a_message_of_an_earlier_connection_means_nothing_in_the_next_one() -> None:
     """Each handshake makes new keys."""
     async with relayed() as (pair, logs):
-        await pair.end("a")
+        await pair.decline("a")
         (first,) = pair.relay.of(Way.TO_DAEMON)
         pair.relay.cut(Way.TO_TASK_MANAGER)
         await until(lambda: pair.lost and pair.relay.connections == 2 and pair.uplink.connected.is_set())
@@ -181,7 +185,7 @@ async def test_messages_that_were_changed_on_the_way_are_not_carried_out(change:
     held: list[bytes] = []
     async with relayed() as (pair, logs):
         pair.relay.change = CHANGES.get(change, lambda *frame: swapped(*frame, held))
-        asked = await asyncio.gather(pair.end("a"), pair.end("b"), return_exceptions=True)
+        asked = await asyncio.gather(pair.decline("a"), pair.decline("b"), return_exceptions=True)
         await until(lambda: forged(logs) == 1)
         assert pair.daemon == (["a"] if change == "doubled" else [])
         assert isinstance(asked[1], Unreachable)
@@ -200,6 +204,6 @@ async def test_both_sides_learn_that_a_message_was_cut_off(at: int) -> None:
 
         pair.relay.change = cut
         with pytest.raises(Unreachable):
-            await pair.end("a")
+            await pair.decline("a")
         await until(lambda: pair.lost == [TM])
         assert pair.daemon == []

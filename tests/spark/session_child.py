@@ -27,6 +27,7 @@ from minflinkd.jobgraph.model import (
 from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.messages import JobContext, Notice, Request
 from minflinkd.rpc.network import Mailbox
+from minflinkd.rpc.parties import Party
 from minflinkd.rpc.peer import Peer
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
 from minflinkd.taskmanager.child import protocol as p
@@ -86,7 +87,9 @@ class Child:
         for kind in kinds:
             mailbox.on_notice(kind, self._on_notice)
         reader, writer = await asyncio.open_connection(sock=ours)
-        self._connection = Connection(reader, writer, local=lambda _: mailbox, name="child", peer=Peer())
+        self._connection = Connection(
+            reader, writer, local=lambda _: mailbox, name="child", peer=Peer(frozenset({Party.SESSION_CHILD}))
+        )
         self._connection.start()
         self.ready = await self.notice(p.SessionReady, lambda _: True)
 

@@ -16,6 +16,7 @@ import structlog
 from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.messages import Request
 from minflinkd.rpc.network import Mailbox, Unreachable
+from minflinkd.rpc.parties import Party
 from minflinkd.rpc.peer import Peer
 from minflinkd.taskmanager.child import protocol as sp
 
@@ -68,7 +69,7 @@ class SessionProcess:
             writer,
             local=lambda target: mailbox if target == sp.SUPERVISOR else None,
             name=f"session child {generation}",
-            peer=Peer(),
+            peer=Peer(frozenset({Party.SESSION_CHILD})),
             on_close=on_close,
         )
         connection.start()

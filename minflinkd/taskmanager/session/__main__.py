@@ -25,6 +25,7 @@ import structlog
 from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.messages import Notice
 from minflinkd.rpc.network import Mailbox
+from minflinkd.rpc.parties import Party
 from minflinkd.rpc.peer import Peer
 from minflinkd.runtime import crash_points
 from minflinkd.runtime import log as logging
@@ -62,7 +63,9 @@ async def serve(fd: int, config: SessionConfig) -> None:
     """Serve the supervisor. Returns when the supervisor or the JVM is gone."""
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd))
     mailboxes: dict[str, Mailbox] = {}
-    connection = Connection(reader, writer, local=mailboxes.get, name="supervisor", peer=Peer())
+    connection = Connection(
+        reader, writer, local=mailboxes.get, name="supervisor", peer=Peer(frozenset({Party.SUPERVISOR}))
+    )
     connection.start()
 
     def tell(notice: Notice) -> None:

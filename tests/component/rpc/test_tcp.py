@@ -15,10 +15,11 @@ from structlog.testing import capture_logs
 from minflinkd.rpc import handshake, search, tcp
 from minflinkd.rpc.connection import read_frame, write_frame
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.rpc.messages import Done, ExitTaskManager, JobMasterEnded, TaskManagerLost
-from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, Unreachable, task_manager
+from minflinkd.rpc.messages import DeclineCheckpoint, Done, ExitTaskManager, JobMasterChanged
+from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, Unreachable, job_master, task_manager
 from minflinkd.rpc.tcp import RpcServer, RpcUplink
-from minflinkd.runtime.ids import JobId, LeaderId, ResourceId
+from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId
 from minflinkd.runtime.listening import PortTaken
 from tests.waiting import until
 
@@ -26,6 +27,11 @@ SECRET, ANOTHER = b"s" * 64, b"t" * 64
 TM = task_manager(ResourceId("tm-1"))
 OTHER = task_manager(ResourceId("tm-2"))
 EXIT = ExitTaskManager(reason="test")
+JOB = JobId("1" * 32)
+MASTER = job_master(JOB)
+DECLINE = DeclineCheckpoint(
+    job_id=JOB, attempt_id=AttemptId("2" * 32), checkpoint_id=1, error=ErrorInfo(code="test", message="test")
+)
 
 
 class TaskManagerSide:
@@ -44,7 +50,7 @@ class TaskManagerSide:
         self.asked = 0
         mailbox = Mailbox(address)
         mailbox.on(ExitTaskManager, self._exit)
-        mailbox.on_notice(TaskManagerLost, self._lost)
+        mailbox.on_notice(JobMasterChanged, self._lost)
         self.told = 0
         self.network.attach(mailbox)
         self.uplink = RpcUplink(
@@ -61,7 +67,7 @@ class TaskManagerSide:
         self.asked += 1
         return Done()
 
-    async def _lost(self, notice: TaskManagerLost) -> None:
+    async def _lost(self, notice: JobMasterChanged) -> None:
         self.told += 1
 
     async def connected(self) -> None:
@@ -76,8 +82,8 @@ class TaskManagerSide:
 class Daemon:
     def __init__(self, port: int = 0) -> None:
         self.network = LocalNetwork(leads=lambda: self.leads)
-        mailbox = Mailbox(RESOURCE_MANAGER)
-        mailbox.on(JobMasterEnded, self._ended)
+        mailbox = Mailbox(MASTER)
+        mailbox.on(DeclineCheckpoint, self._declined)
         self.network.attach(mailbox)
         self.disconnected: list[Address] = []
         self.leads = True
@@ -88,7 +94,7 @@ class Daemon:
             on_disconnect=self.disconnected.append,
         )
 
-    async def _ended(self, request: JobMasterEnded) -> Done:
+    async def _declined(self, request: DeclineCheckpoint) -> Done:
         return Done()
 
     @property
@@ -134,8 +140,7 @@ async def test_both_sides_reach_each_other_over_one_connection() -> None:
         await side.connected()
         assert await one.ask() == Done()
         assert side.asked == 1
-        ended = JobMasterEnded(job_id=JobId("1" * 32), leader_id=LeaderId("x"))
-        assert await side.network.ask(RESOURCE_MANAGER, ended, timeout=2) == Done()
+        assert await side.network.ask(MASTER, DECLINE, timeout=2) == Done()
 
 
 async def test_who_does_not_know_the_secret_is_refused_by_the_daemon() -> None:
@@ -208,9 +213,7 @@ async def test_the_uplink_comes_back_to_a_daemon_that_started_again_on_the_same_
             await one.server.aclose()
             await until(lambda: not side.uplink.connected.is_set())
             with pytest.raises(Unreachable):
-                await side.network.ask(
-                    RESOURCE_MANAGER, JobMasterEnded(job_id=JobId("1" * 32), leader_id=LeaderId("x")), timeout=1
-                )
+                await side.network.ask(MASTER, DECLINE, timeout=1)
             async with daemon(port) as successor:
                 await side.connected()
                 await successor.reaches(lambda: side.asked == 1)
@@ -264,11 +267,11 @@ async def test_a_daemon_that_leads_no_more_tells_and_asks_taskmanagers_nothing()
         one.leads = False
         with pytest.raises(Unreachable, match="not certain that this daemon leads"):
             await one.ask()
-        one.network.tell(TM, TaskManagerLost(resource_id=ResourceId("tm-2"), reason="test"))
+        one.network.tell(TM, JobMasterChanged(job_id=JOB, leader_id=LeaderId("x")))
         one.leads = True
         assert await one.ask() == Done()
         assert (side.asked, side.told) == (2, 0)
-        one.network.tell(TM, TaskManagerLost(resource_id=ResourceId("tm-2"), reason="test"))
+        one.network.tell(TM, JobMasterChanged(job_id=JOB, leader_id=LeaderId("x")))
         await until(lambda: side.told == 1)
 
 

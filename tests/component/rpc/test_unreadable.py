@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace as copy
 from structlog.testing import capture_logs
 
-from minflinkd.rpc import messages
+from minflinkd.rpc import connection, messages
 from minflinkd.rpc.codec import Ask, Tell
 from minflinkd.rpc.connection import MAX_FRAME, UNKNOWN, WRITE_BUFFER, Connection
 from minflinkd.rpc.messages import (
@@ -28,6 +28,7 @@ from minflinkd.rpc.messages import (
     TaskManagerReport,
 )
 from minflinkd.rpc.network import Address, Mailbox, Unreachable
+from minflinkd.rpc.parties import DAEMON
 from minflinkd.rpc.peer import Peer
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, RemoteError
 from minflinkd.runtime.ids import InstanceId, ResourceId
@@ -36,6 +37,12 @@ from tests.waiting import until
 PARTY = Address("party")
 REPORT = TaskManagerReport(resource_id=ResourceId("tm-1"), slots=(), session=SessionPhase.READY)
 LOST = TaskManagerLost(resource_id=ResourceId("tm-1"), reason="gone")
+
+
+@pytest.fixture(autouse=True)
+def anything_may_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may send what is the subject of test_parties.py."""
+    monkeypatch.setattr(connection, "check", lambda *_: None)
 
 
 class Party:
@@ -66,11 +73,11 @@ async def between(party: Party, unreadable: Counter[str] | None) -> AsyncIterato
         *await asyncio.open_connection(sock=ours),
         local=lambda _: party.mailbox,
         name="here",
-        peer=Peer(),
+        peer=Peer(DAEMON),
         unreadable=unreadable,
     )
     there = Connection(
-        *await asyncio.open_connection(sock=theirs), local=lambda _: party.mailbox, name="there", peer=Peer()
+        *await asyncio.open_connection(sock=theirs), local=lambda _: party.mailbox, name="there", peer=Peer(DAEMON)
     )
     here.start()
     there.start()
@@ -144,14 +151,14 @@ async def test_a_message_after_a_large_one_does_not_cut_the_connection() -> None
 async def test_a_peer_that_reads_nothing_is_cut_off() -> None:
     """Otherwise what it does not read would fill the memory of the daemon."""
     ours, theirs = socket.socketpair()
-    connection = Connection(*await asyncio.open_connection(sock=ours), local=lambda _: None, name="here", peer=Peer())
+    here = Connection(*await asyncio.open_connection(sock=ours), local=lambda _: None, name="here", peer=Peer(DAEMON))
     some = copy(LOST, reason="x" * (WRITE_BUFFER // 8))
     with capture_logs() as logs:
         for _ in range(20):
-            connection.tell(PARTY, some)
-    assert connection.closed
+            here.tell(PARTY, some)
+    assert here.closed
     assert [line["event"] for line in logs] == ["the peer reads nothing; the connection is cut"]
-    await connection.aclose()
+    await here.aclose()
     theirs.close()
 
 

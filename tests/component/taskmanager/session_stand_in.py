@@ -17,6 +17,7 @@ from pathlib import Path
 
 from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.network import Mailbox
+from minflinkd.rpc.parties import Party
 from minflinkd.rpc.peer import Peer
 from minflinkd.taskmanager.child import protocol as sp
 
@@ -40,7 +41,9 @@ async def main() -> None:
 
     mailbox.on(sp.Ping, ping)
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=arguments.fd))
-    connection = Connection(reader, writer, local=lambda _: mailbox, name="supervisor", peer=Peer())
+    connection = Connection(
+        reader, writer, local=lambda _: mailbox, name="supervisor", peer=Peer(frozenset({Party.SUPERVISOR}))
+    )
     connection.start()
     if (awaited := config.conf.get("ready-with")) is not None:
         while not Path(awaited).exists():  # noqa: ASYNC110 - what is awaited is a test
