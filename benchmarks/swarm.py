@@ -46,7 +46,7 @@ class Player(BareTaskManager):
     def __init__(self, resource_id: ResourceId, *, slots: int, secret: bytes, port: int) -> None:
         self._local = LocalNetwork()
         self._uplink = RpcUplink(
-            self._local, address=task_manager(resource_id), secret=secret, host="127.0.0.1", port=port
+            self._local, address=task_manager(resource_id), secret=secret, daemon=("127.0.0.1", port)
         )
         # An analysis comes in an envelope of its own, whatever its size. No message here is large enough for a blob.
         self._offloading = OffloadingNetwork(self._local, cast(MessageBlobs, None), minsize=sys.maxsize)

@@ -100,7 +100,7 @@ class Job(api.Job):
     """A job to check with or submit to a daemon.
 
     `url` is the daemon's HTTP endpoint, by default $MINFLINKD_URL or this machine's daemon. If there are several
-    daemons, list all, separated by commas.
+    daemons, list all, separated by commas. $MINFLINKD_CA_FILE names the CA of an https URL.
 
     `base` is the directory to which paths of artifacts are relative, by default the current one; a URL ends in `/`.
     """
@@ -150,7 +150,7 @@ def _url(given: str | None) -> str:
 
 def _carried_out(url: str, body: Callable[[Client], Coroutine[Any, Any, R]]) -> R:
     async def connected() -> R:
-        async with Client(url, timeout=REQUEST_TIMEOUT) as client:
+        async with Client(url, timeout=REQUEST_TIMEOUT, ca_file=os.environ.get("MINFLINKD_CA_FILE")) as client:
             return await body(client)
 
     with _SILENT_RETRIES:

@@ -24,6 +24,7 @@ from minflinkd.checkpoint.store import require_fit
 from minflinkd.config import Config
 from minflinkd.config import directories as where
 from minflinkd.config.taskmanager_options import Driver
+from minflinkd.config.tls_options import tls_of
 from minflinkd.daemon_options import blob_options, dispatcher_options, master_hooks, resource_manager_options
 from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.dispatcher.job_store import JobStore
@@ -52,6 +53,7 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.ids import Chance, IdSource, ResourceId
 from minflinkd.runtime.supervisor import Supervisor
+from minflinkd.runtime.tls import Clients
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager.child.java import check_java
@@ -134,12 +136,15 @@ class Daemon(Component):
         self._rest_sockets = await self._listening_sockets()
         self._secret_file = where.secret_file(config, state)
         secret = cluster_secret(self._secret_file)
+        tls, rest_tls = tls_of(config.internal_tls), tls_of(config.rest_tls)
         self._cluster_id = cluster_id(state) if mandate is None else mandate.cluster_id
         self.rpc = RpcServer(
             self._network,
             secret=secret,
-            host=config.jobmanager.bind_host,
-            ports=self._rpc_ports(),
+            place=listening.Place(
+                config.jobmanager.bind_host, self._rpc_ports(), "jobmanager.bind-host", "jobmanager.rpc.port"
+            ),
+            tls=tls,
             heartbeat_timeout=config.heartbeat.timeout,
             on_disconnect=self._task_manager_disconnected,
             door=None if mandate is None else mandate.door,
@@ -152,6 +157,8 @@ class Daemon(Component):
             clock=self._clock,
             leads=self._leads,
             ha_store=ha_store,
+            # Clients of the HTTP endpoint have no certificate, but its token. One that is shown must be good.
+            tls=tls.server(Clients.MAY_HAVE_ONE) if tls else None,
         )
         self.offloading = OffloadingNetwork(
             self._network, DaemonExchange(self.blobs), minsize=config.blob.offload_minsize
@@ -191,6 +198,7 @@ class Daemon(Component):
                 port=config.rest.port,
                 allowed_hosts=own_names(config.rest.address, config.security.allowed_hosts),
                 sockets=self._rest_sockets,
+                tls=rest_tls.server(Clients.NEED_NONE) if rest_tls else None,
             ),
             about=About(
                 version=__version__,
@@ -247,7 +255,7 @@ class Daemon(Component):
         """Let an earlier daemon's TaskManagers register with this one (R7). If they cannot find it, end them."""
         assert self.launcher is not None
         last = last_meeting_point(self.state_directory)
-        here = MeetingPoint.of_this_version(self.rpc.endpoint[1])
+        here = MeetingPoint.of_this_version(self.rpc.endpoint[1], tls=self.config.internal_tls.enabled)
         if last is None or not last.finds(here):
             if last is not None:
                 log.warning(
@@ -375,6 +383,8 @@ class Daemon(Component):
     def _task_manager_command(self, resource_id: ResourceId, directory: Path) -> list[str]:
         """Write the TaskManager's settings and return its command line, which holds no secret."""
         host, port = self.rpc.endpoint
+        if self.config.internal_tls.enabled:
+            host = self.config.jobmanager.rpc_address or host  # the name that the certificate has
         settings = settings_of(
             self.config,
             resource_id=resource_id,

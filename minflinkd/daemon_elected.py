@@ -22,6 +22,7 @@ import structlog
 from minflinkd.config import Config
 from minflinkd.config import directories as where
 from minflinkd.config.cluster_options import Standby as RestStandby
+from minflinkd.config.tls_options import tls_of
 from minflinkd.config.values import socket_address
 from minflinkd.daemon import READY_FILE, Daemon, DaemonInfo, Mandate
 from minflinkd.daemon_leadership import Leadership
@@ -40,6 +41,7 @@ from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.supervision import FIRST_PAUSE, LONGEST_PAUSE
+from minflinkd.runtime.tls import Clients
 from minflinkd.storage.registry import Storages
 
 LOOK = 1.0  # seconds between two checks of who leads
@@ -116,8 +118,12 @@ class ElectedDaemon(Component):
         config = self.config
         secret = cluster_secret(where.secret_file(config, self.state_directory), shared=True)
         self._sockets = await listening.bind(place(config.rest.bind_address, config.rest.port))
-        self._url = f"http://{_host(config)}:{self._sockets[0].getsockname()[1]}"
-        self._door = door = RpcDoor(_rpc_place(config), secret=secret, leader=self._leaders_rpc)
+        self._url = (
+            f"{'https' if config.rest_tls.enabled else 'http'}://{_host(config)}:{self._sockets[0].getsockname()[1]}"
+        )
+        self._door = door = RpcDoor(
+            _rpc_place(config), secret=secret, leader=self._leaders_rpc, tls=tls_of(config.internal_tls)
+        )
         await door.start()
         overflow = self._storages.at(f"{where.ha_storage_uri(config, self.state_directory).rstrip('/')}")
         await self._storages.require_writable(overflow)
@@ -320,13 +326,15 @@ class ElectedDaemon(Component):
         """Begin to answer HTTP as a standby. Idempotent."""
         if self._standby is not None or self.tasks.closed:
             return
-        config = self.config
+        config, tls = self.config, tls_of(self.config.rest_tls)
         standby = StandbyServer(
             [each.dup() for each in self._sockets],
             listening=Listening(
                 host=config.rest.bind_address,
                 port=config.rest.port,
                 allowed_hosts=own_names(config.rest.address, config.security.allowed_hosts),
+                tls=tls.server(Clients.NEED_NONE) if tls else None,
+                tls_to_leader=tls.client if tls else None,
             ),
             leader=self._leader,
             trouble=lambda: self._trouble or self._elector.trouble,

@@ -186,11 +186,13 @@ async def running_cluster(
     *,
     environ: Mapping[str, str] | None = None,
     serve: Sequence[str] = ("-m", "minflinkd", "serve"),
+    ca_file: Path | None = None,
     **settings: object,
 ) -> AsyncIterator[Cluster]:
     """Start a daemon in `base/state`. At the end stop it, and check that it leaves no process behind.
 
-    `environ` is the daemon's environment, in place of this process's. `serve` is what Python runs.
+    `environ` is the daemon's environment, in place of this process's. `serve` is what Python runs. `ca_file`: the CA of
+    a daemon with TLS.
     """
     base.mkdir(parents=True, exist_ok=True)
     values = {**FOR_TESTS, **settings}
@@ -200,7 +202,7 @@ async def running_cluster(
     cluster: Cluster | None = None
     try:
         url = await launch.url(process)
-        async with Client(url) as client:
+        async with Client(url, ca_file=None if ca_file is None else str(ca_file)) as client:
             cluster = Cluster(client, process, launch, values, url)
             yield cluster
             await cluster.cancel_all()

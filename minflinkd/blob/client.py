@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -43,9 +44,19 @@ class BlobClient:
     """
 
     def __init__(
-        self, url: str, *, token: str | None = None, retries: int = 5, pause: float = 0.2, idle_timeout: float = 60.0
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        retries: int = 5,
+        pause: float = 0.2,
+        idle_timeout: float = 60.0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._connection = BlobConnection(url, token=token, retries=retries, pause=pause, idle_timeout=idle_timeout)
+        """`tls`: for an `https` URL; without it, the CAs of this machine."""
+        self._connection = BlobConnection(
+            url, token=token, retries=retries, pause=pause, idle_timeout=idle_timeout, tls=tls
+        )
 
     @property
     def url(self) -> str:

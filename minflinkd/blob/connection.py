@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -23,6 +24,7 @@ from minflinkd.blob.errors import (
 )
 from minflinkd.blob.transfer import CHUNK
 from minflinkd.runtime.errors import MALFORMED, Consequence, ErrorInfo, MinflinkError, RemoteError, class_of
+from minflinkd.runtime.tls_faults import why_refused
 from minflinkd.storage.interface import StorageError
 
 LONGEST_WAIT = 60.0  # the longest Retry-After that is obeyed, in seconds
@@ -46,12 +48,22 @@ class BlobConnection:
     after as long as the server asks for. `idle_timeout`: seconds without a byte of an answer or a piece of a body.
     """
 
-    def __init__(self, url: str, *, token: str | None, retries: int, pause: float, idle_timeout: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None,
+        retries: int,
+        pause: float,
+        idle_timeout: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.url = url
         self.idle_timeout = idle_timeout
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._retries = retries
         self._pause = pause
+        self._tls = tls
         self._random = random.SystemRandom()
         self._session: aiohttp.ClientSession | None = None
 
@@ -89,7 +101,12 @@ class BlobConnection:
             )
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self.idle_timeout)
-            self._session = aiohttp.ClientSession(headers=self._headers, timeout=timeout, read_bufsize=CHUNK)
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                timeout=timeout,
+                read_bufsize=CHUNK,
+                connector=aiohttp.TCPConnector(ssl=self._tls or True),
+            )
         # aiohttp's own timeouts cover connecting and reading the answer. `watch` covers sending the body, in between.
         watch = asyncio.timeout(None if body is None else self.idle_timeout)
         sent = None if body is None else _Sent(body, watch, self.idle_timeout)
@@ -108,7 +125,8 @@ class BlobConnection:
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             if sent is not None and sent.error is not None:
                 raise sent.error from None
-            why = str(error) or (f"nothing moved for {self.idle_timeout:g} s" if watch.expired() else repr(error))
+            why = why_refused(error) or str(error)
+            why = why or (f"nothing moved for {self.idle_timeout:g} s" if watch.expired() else repr(error))
             raise BlobServerUnreachable(
                 f"{method} {self.url}{path}: {why}",
                 hint="is the daemon running, and is its BlobServer's address (GET /config) reachable from here?",

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,11 +108,13 @@ class BlobServer(Component):
         ha_store: Location | None = None,
         clock: Clock | None = None,
         leads: Callable[[], bool] = lambda: True,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__("blob server")
         self._options = options
         self._token = token
         self._ha_store = ha_store
+        self._tls = tls
         self._clock = clock or SystemClock()
         self._gate = TransferGate(options.transfers, options.backlog, options.longest_wait)
         self._jobs_known = asyncio.Event()
@@ -148,7 +151,8 @@ class BlobServer(Component):
     @property
     def url(self) -> str:
         host = self._options.address or self._options.host
-        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://[{host}]:{self._port}" if ":" in host else f"{scheme}://{host}:{self._port}"
 
     @property
     def token(self) -> str | None:
@@ -309,7 +313,7 @@ class BlobServer(Component):
             raise PortsTaken(error.message, hint=error.hint) from error
         server = runner.server
         assert server is not None
-        await self._keeper.serve(bound, server)
+        await self._keeper.serve(bound, server, self._tls)
         return int(bound[0].getsockname()[1])
 
     # --- cleanup -------------------------------------------------------------------------------------------------

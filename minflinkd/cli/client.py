@@ -9,6 +9,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -41,6 +42,7 @@ from minflinkd.rest.schemas import (
 )
 from minflinkd.rest.schemas.verification import VerificationResult, VerifiedCheckpoint
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
+from minflinkd.runtime.tls import Tls, TlsFiles
 
 if TYPE_CHECKING:
     from minflinkd.blob.client import BlobClient
@@ -79,9 +81,18 @@ class Client:
     """
 
     def __init__(
-        self, url: str, *, timeout: float = 30.0, attempts: int = ATTEMPTS, patience: float = PATIENCE
+        self,
+        url: str,
+        *,
+        timeout: float = 30.0,
+        attempts: int = ATTEMPTS,
+        patience: float = PATIENCE,
+        ca_file: str | None = None,
     ) -> None:
-        self._endpoint = Endpoint(url, timeout=timeout)
+        """`ca_file`: the CA of an `https` daemon. Raises UnusableCertificate."""
+        self._ca_file = ca_file
+        self._tls = Tls(TlsFiles(ca=Path(ca_file))).client if ca_file else None
+        self._endpoint = Endpoint(url, timeout=timeout, tls=self._tls)
         self._timeout = timeout
         self._attempts = attempts
         self._patience = patience
@@ -151,7 +162,7 @@ class Client:
 
     async def is_at(self, url: str, pid: int) -> bool:
         """Whether the daemon that answers at `url` now has this pid. Does not try again."""
-        async with Client(url, timeout=self._timeout, attempts=1, patience=0.0) as daemon:
+        async with Client(url, timeout=self._timeout, attempts=1, patience=0.0, ca_file=self._ca_file) as daemon:
             try:
                 found = (await daemon.get("/health/live", Health)).pid
             except DaemonUnreachable:
@@ -165,7 +176,7 @@ class Client:
         from minflinkd.blob.client import BlobClient  # most commands do not need it
 
         access = await self.get("/blobs/access", BlobAccess)
-        return BlobClient(access.url, token=access.token)
+        return BlobClient(access.url, token=access.token, tls=self._tls)
 
     async def logs(self, resource_id: str) -> Logs:
         return await self.get(f"/taskmanagers/{resource_id}/logs", Logs)

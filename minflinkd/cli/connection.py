@@ -25,6 +25,7 @@ class Connection:
     url: str  # or several, separated by commas
     timeout: float  # seconds for one request
     as_json: bool
+    ca_file: str | None = None
 
     def run(self, body: Callable[[Any], Awaitable[ExitCode | None]]) -> None:
         """Run `body(client)`, then end the command with its exit code, or with an error and its exit code."""
@@ -36,7 +37,7 @@ class Connection:
         stamina.instrumentation.set_on_retry_hooks([])  # it would log to the user's terminal
 
         async def connected() -> ExitCode | None:
-            async with Client(self.url, timeout=self.timeout) as client:
+            async with Client(self.url, timeout=self.timeout, ca_file=self.ca_file) as client:
                 return await body(client)
 
         try:
@@ -78,15 +79,22 @@ class JsonFailure(Failure):
 
 
 def connection_options(command: F) -> F:
-    """Add --url, --timeout and --json, which the command gets as one `connection`."""
+    """Add --url, --ca-file, --timeout and --json, which the command gets as one `connection`."""
 
     @functools.wraps(command)
-    def with_connection(*args: Any, url: str, timeout: float, as_json: bool, **kwargs: Any) -> Any:
-        return command(*args, connection=Connection(url, timeout, as_json), **kwargs)
+    def with_connection(*args: Any, url: str, timeout: float, as_json: bool, ca_file: str | None, **kwargs: Any) -> Any:
+        return command(*args, connection=Connection(url, timeout, as_json, ca_file), **kwargs)
 
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
         click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS", help="For one request."),
+        click.option(
+            "--ca-file",
+            envvar="MINFLINKD_CA_FILE",
+            metavar="FILE",
+            show_envvar=True,
+            help="PEM file with the CA of the daemon's certificate, for an https URL. Default: this machine's CAs.",
+        ),
         click.option(
             "--url",
             envvar="MINFLINKD_URL",

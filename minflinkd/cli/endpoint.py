@@ -7,6 +7,7 @@ sent twice. While there is no leader, a request has no effect, so any request ca
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from yarl import URL
 
 from minflinkd.rest.schemas import ErrorAnswer
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
+from minflinkd.runtime.tls_faults import why_refused
 
 PATIENCE = 30.0  # seconds to wait for a leader
 CONNECT_TIMEOUT = 5.0  # seconds
@@ -60,8 +62,12 @@ def addresses(text: str) -> tuple[str, ...]:
 
 
 class Endpoint:
-    def __init__(self, urls: str, *, timeout: float) -> None:
-        """`urls`: of one daemon, or of several, separated by commas. `timeout`: for one request, in seconds."""
+    def __init__(self, urls: str, *, timeout: float, tls: ssl.SSLContext | None = None) -> None:
+        """`urls`: of one daemon, or of several, separated by commas. `timeout`: for one request, in seconds.
+
+        `tls`: for `https` URLs; without it, the CAs of this machine.
+        """
+        self._tls = tls
         self._addresses = addresses(urls)
         self._leader = ""  # the address to which a standby has redirected
         self._timeout = timeout
@@ -69,7 +75,7 @@ class Endpoint:
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=self._timeout, sock_connect=CONNECT_TIMEOUT)
-        self._session = aiohttp.ClientSession(timeout=timeout)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=self._tls or True))
         return self
 
     async def aclose(self) -> None:
@@ -126,10 +132,13 @@ class Endpoint:
     async def _answer(self, method: str, path: str, options: Mapping[str, Any]) -> aiohttp.ClientResponse:
         """Ask one daemon after the other. Raises DaemonUnreachable, or Refused if no daemon that answers leads."""
         refused: Refused | None = None
+        reasons: list[str] = []  # for which there is no TLS
         for base in ((self._leader,) if self._leader else ()) + self._addresses:
             try:
                 response = await self._led(base, method, path, options)
-            except _NOT_CONNECTED:
+            except _NOT_CONNECTED as error:
+                if why := why_refused(error):
+                    reasons.append(f"{base}: {why}")
                 self._leader = "" if base == self._leader else self._leader
                 continue
             except _CUT_OFF as error:
@@ -145,6 +154,11 @@ class Endpoint:
                 return response
         if refused is not None:
             raise refused
+        if reasons:
+            raise DaemonUnreachable(
+                "\n".join(reasons),
+                hint="name the daemon's CA with --ca-file or $MINFLINKD_CA_FILE, and the host as in --url",
+            )
         raise DaemonUnreachable(
             f"no daemon answers at {', '.join(self._addresses)}",
             hint="is it running? start it with `minflinkd serve`, or name another one with --url",

@@ -51,6 +51,7 @@ GROUPS = {
         "upgrade": Lazy("upgrade:upgrade", "Replace TaskManagers of another version, one by one."),
         "blobs": Lazy("blobs:blobs", "List, upload and delete blobs."),
         "orphans": Lazy("orphans:orphans", "Delete files of checkpoints to which nothing refers."),
+        "tls": Lazy("tls:tls", "Make certificates, so that connections are encrypted."),
         "plugins": Lazy("plugins:plugins", "List the storage backends that are installed."),
     },
 }

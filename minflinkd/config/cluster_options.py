@@ -101,9 +101,9 @@ class Security:
     allow_unauthenticated: bool = option(
         "security.allow-unauthenticated",
         False,
-        "Whether the HTTP endpoint and the BlobServer may listen on an address other than loopback. With false, such "
-        "an address is refused. Whoever can submit a job can run code: set this only if the network lets nobody else "
-        "in.",
+        "Whether everything may listen on an address other than loopback. With false, such an address is refused, for "
+        "the HTTP endpoint always, for the others without security.ssl.internal.enabled. Whoever can submit a job can "
+        "run code: set this only if the network lets nobody else in.",
     )
     allowed_hosts: str = option(
         "security.allowed-hosts",
@@ -149,7 +149,8 @@ class JobManager:
         "jobmanager.bind-host",
         "127.0.0.1",
         "Address on which the daemon listens for TaskManagers and serves blobs. TaskManagers must know the cluster's "
-        "secret; other clients need the token from the HTTP endpoint to get blobs. Neither connection is encrypted.",
+        "secret; other clients need the token from the HTTP endpoint to get blobs. Both connections are encrypted if "
+        "security.ssl.internal.enabled is set.",
     )
     rpc_address: str = option(
         "jobmanager.rpc.address",

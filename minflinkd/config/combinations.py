@@ -17,6 +17,7 @@ def impossible(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from _times(config)
     yield from _counts(config)
     yield from _addresses(config)
+    yield from _tls(config)
     yield from _ports(config)
     yield from _spark_cluster(config)
     yield from _high_availability(config)
@@ -63,24 +64,56 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         "taskmanager.bind-host": config.taskmanager.bind_host,
     }
     for key, address in bound.items():
-        if not config.security.allow_unauthenticated and not _is_loopback(address):
+        if not _is_loopback(address) and not _shuts_out_others(config, key):
+            tls = "" if key == "rest.bind-address" else "set security.ssl.internal.enabled: true, "
             yield (
                 (key,),
                 f"{address!r} can be reached from other machines, and whoever reaches it can run code: use 127.0.0.1, "
-                "or set security.allow-unauthenticated: true where the network lets nobody else in",
+                f"{tls}or set security.allow-unauthenticated: true where the network lets nobody else in",
             )
     reached = config.jobmanager.rpc_address or config.jobmanager.bind_host
-    if config.security.allow_unauthenticated and _is_unspecified(reached):
+    if _shuts_out_others(config, "jobmanager.bind-host") and _is_unspecified(reached):
         yield (
             ("jobmanager.bind-host", "jobmanager.rpc.address"),
             f"nobody can connect to {reached!r}: jobmanager.rpc.address must say how TaskManagers reach the daemon",
         )
     reached = config.taskmanager.host or config.taskmanager.bind_host
-    if config.security.allow_unauthenticated and _is_unspecified(reached):
+    if _shuts_out_others(config, "taskmanager.bind-host") and _is_unspecified(reached):
         yield (
             ("taskmanager.bind-host", "taskmanager.host"),
             f"nobody can connect to {reached!r}: taskmanager.host must say how TaskManagers reach each other",
         )
+
+
+def _shuts_out_others(config: Config, key: str) -> bool:
+    """Whether the address of this option may be one that others reach: it lets nobody in who does not belong (E40).
+
+    Among themselves, the processes of a cluster show each other certificates. Clients of the HTTP endpoint show none,
+    so TLS is not enough there: somebody must also say who they are.
+    """
+    if config.security.allow_unauthenticated:
+        return True
+    if key == "rest.bind-address":
+        return config.rest_tls.enabled and _clients_are_known(config)
+    return config.internal_tls.enabled
+
+
+def _clients_are_known(_: Config) -> bool:
+    """Whether clients of the HTTP endpoint must say who they are. There is no way to do so yet."""
+    return False
+
+
+def _tls(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    for prefix, tls, names in (
+        ("security.ssl.internal", config.internal_tls, ("certificate", "key", "ca")),
+        ("security.ssl.rest", config.rest_tls, ("certificate", "key")),
+    ):
+        missing = [f"{prefix}.{name}" for name in names if tls.enabled and not getattr(tls, name)]
+        if missing:
+            yield (
+                (f"{prefix}.enabled", *missing),
+                f"{prefix}.enabled needs {' and '.join(missing)}; `minflinkd tls init` makes the files",
+            )
 
 
 def _ports(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -23,6 +23,7 @@ from minflinkd.config.declaration import Option, declared
 from minflinkd.config.ha_options import HighAvailability
 from minflinkd.config.job_options import Checkpointing, HotRestart, RestartStrategy, Scheduler, Slot
 from minflinkd.config.taskmanager_options import ResourceManager, TaskManager
+from minflinkd.config.tls_options import InternalTls, RestTls
 from minflinkd.config.values import format_value, masked
 
 
@@ -43,6 +44,8 @@ class Config:
     ha: HighAvailability = field(default_factory=HighAvailability)
     rest: Rest = field(default_factory=Rest)
     security: Security = field(default_factory=Security)
+    internal_tls: InternalTls = field(default_factory=InternalTls)
+    rest_tls: RestTls = field(default_factory=RestTls)
     jobmanager: JobManager = field(default_factory=JobManager)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     resourcemanager: ResourceManager = field(default_factory=ResourceManager)

@@ -24,10 +24,11 @@ class MeetingPoint(msgspec.Struct, frozen=True, kw_only=True):
     oldest: int
     newest: int
     version: str = ""  # of the package; for people
+    tls: bool = False  # whether they used TLS
 
     @classmethod
-    def of_this_version(cls, port: int) -> Self:
-        return cls(port=port, oldest=SPOKEN.oldest, newest=SPOKEN.newest, version=__version__)
+    def of_this_version(cls, port: int, *, tls: bool = False) -> Self:
+        return cls(port=port, oldest=SPOKEN.oldest, newest=SPOKEN.newest, version=__version__, tls=tls)
 
     @property
     def spoken(self) -> ProtocolRange:
@@ -39,7 +40,7 @@ class MeetingPoint(msgspec.Struct, frozen=True, kw_only=True):
         They spoke a version from this range. If the next daemon knows only a part of the range, a TaskManager may be
         too old. Then the handshake refuses it, and its tasks end as if no daemon came back.
         """
-        return self.port == next_one.port and self.spoken.meets(next_one.spoken)
+        return self.port == next_one.port and self.tls is next_one.tls and self.spoken.meets(next_one.spoken)
 
 
 def last_meeting_point(state: Path) -> MeetingPoint | None:

@@ -7,6 +7,7 @@ own connection: if it cannot be opened, it is certain that nothing was done.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 
 import aiohttp
@@ -54,7 +55,13 @@ class LeaderProxy(Component):
     """`leader` returns the URL of the leader; empty if none is known."""
 
     def __init__(
-        self, leader: Callable[[], str], *, at_once: int, header_bytes: int, answer_timeout: float = ANSWER_TIMEOUT
+        self,
+        leader: Callable[[], str],
+        *,
+        at_once: int,
+        header_bytes: int,
+        answer_timeout: float = ANSWER_TIMEOUT,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`at_once`: how many requests may be in flight; `header_bytes`: the largest header of an answer."""
         super().__init__("leader proxy")
@@ -62,13 +69,14 @@ class LeaderProxy(Component):
         self._at_once = at_once
         self._header_bytes = header_bytes
         self._answer_timeout = answer_timeout
+        self._tls = tls
         self._clock = SystemClock()
         self._under_way = 0
         self._session: aiohttp.ClientSession | None = None
 
     async def _start(self) -> None:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            connector=aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._tls or True),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=self._answer_timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,

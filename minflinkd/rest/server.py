@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import secrets
 import socket
+import ssl
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,12 @@ class Listening:
     port: int
     allowed_hosts: Collection[str] = ()
     sockets: Sequence[socket.socket] = ()
+    tls: ssl.SSLContext | None = None
+    tls_to_leader: ssl.SSLContext | None = None  # of a standby
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.tls is None else "https"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +141,7 @@ class RestServer(Component):
     def url(self) -> str:
         host = self._listening.host
         name = f"[{host}]" if ":" in host else host
-        return f"http://{name}:{self._port}"
+        return f"{self._listening.scheme}://{name}:{self._port}"
 
     async def _start(self) -> None:
         await self._log_copies.start()
@@ -152,7 +159,7 @@ class RestServer(Component):
         server = self._runner.server
         assert server is not None
         try:
-            await self._keeper.serve(sockets, protocols(server, limits))
+            await self._keeper.serve(sockets, protocols(server, limits), self._listening.tls)
         except OSError as error:  # raised when it begins to listen
             if error.errno != errno.EADDRINUSE:
                 raise

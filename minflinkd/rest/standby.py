@@ -57,7 +57,11 @@ class StandbyServer(Component):
         self._leader = leader
         self._trouble = trouble
         self._limits = limits = limits or Limits()
-        self._proxy = LeaderProxy(leader, at_once=limits.requests, header_bytes=limits.header_bytes) if proxy else None
+        self._proxy: LeaderProxy | None = None
+        if proxy:
+            self._proxy = LeaderProxy(
+                leader, at_once=limits.requests, header_bytes=limits.header_bytes, tls=listening.tls_to_leader
+            )
         self._runner: web.AppRunner | None = None
         self._keeper = Doorkeeper("HTTP")
         self._registry = CollectorRegistry()
@@ -82,7 +86,7 @@ class StandbyServer(Component):
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        await self._keeper.serve(self._sockets, server)
+        await self._keeper.serve(self._sockets, server, self._listening.tls)
 
     async def _stop(self) -> None:
         runner, self._runner = self._runner, None

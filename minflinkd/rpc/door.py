@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from socket import socket
 from typing import Any
 
 import structlog
@@ -18,6 +19,7 @@ from minflinkd.rpc.protocol_range import SPOKEN, ProtocolRange
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.doorkeeper import AT_ONCE, SeldomTold, Unproven
 from minflinkd.runtime.listening import Place, bind, close, taken
+from minflinkd.runtime.tls import HANDSHAKE_TIMEOUT, Clients, Tls
 
 log = structlog.get_logger(__name__)
 
@@ -32,13 +34,20 @@ class RpcDoor(Component):
     """
 
     def __init__(
-        self, place: Place, *, secret: bytes, leader: Callable[[], str], spoken: ProtocolRange = SPOKEN
+        self,
+        place: Place,
+        *,
+        secret: bytes,
+        leader: Callable[[], str],
+        spoken: ProtocolRange = SPOKEN,
+        tls: Tls | None = None,
     ) -> None:
         super().__init__("rpc door")
         self._place = place
         self._secret = secret
         self._leader = leader
         self._spoken = spoken
+        self._tls = tls
         self._port = 0
         self._servers: list[asyncio.Server] = []
         self._taker: Taker | None = None
@@ -64,11 +73,14 @@ class RpcDoor(Component):
         self._port = bound[0].getsockname()[1]
         try:
             for each in bound:
-                self._servers.append(await asyncio.start_server(self._arrived, sock=each, backlog=AT_ONCE))
+                self._servers.append(await self._server(each))
                 each.listen(BACKLOG)
         except OSError as error:
             close(bound)
             raise await taken(self._place) from error
+
+    async def _server(self, each: socket) -> asyncio.Server:
+        return await asyncio.start_server(self._arrived, sock=each, backlog=AT_ONCE, **secured(self._tls))
 
     async def _before_stop(self) -> None:
         for server in self._servers:  # before the tasks end, because nothing would serve a new connection
@@ -100,3 +112,10 @@ class RpcDoor(Component):
             self._told.warn("a connection was refused", peer=writer.get_extra_info("peername"), error=str(error))
         finally:
             writer.close()
+
+
+def secured(tls: Tls | None) -> dict[str, Any]:
+    """Return what a server of TaskManagers passes to asyncio: each must show a certificate, if there is TLS."""
+    if tls is None:
+        return {}
+    return {"ssl": tls.server(Clients.NEED_A_CERTIFICATE), "ssl_handshake_timeout": HANDSHAKE_TIMEOUT}

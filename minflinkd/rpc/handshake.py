@@ -9,9 +9,13 @@ Both prove that they know the cluster's secret: HMAC-SHA256 over both nonces, th
 So nobody between them can make them speak an older version than necessary. The proof of a Refusal also covers the
 leader's address, so nobody else can send a TaskManager anywhere. The secret itself is never sent.
 
-From version SEALED on, all later frames are sealed with keys from this handshake (`rpc.seal`). A TaskManager of an
-earlier version is still let in without, so that a new daemon can adopt it. Nobody can pretend that a process is of an
-earlier version, because the ranges are proved.
+With TLS, the proofs also cover the certificate of the daemon (`server_certificate`). So nobody who ends TLS in between
+can forward them, even with a certificate of the same CA, and later frames need no seals. Both sides use TLS, or neither
+does, so no earlier version is asked for this.
+
+Without TLS, from version SEALED on, all later frames are sealed with keys from this handshake (`rpc.seal`). A
+TaskManager of an earlier version is still let in without, so that a new daemon can adopt it. Nobody can pretend that a
+process is of an earlier version, because the ranges are proved.
 
 Both sides send these frames before they agree on a version. So the frames keep their form in all versions: a field may
 be added if it has a default, no field is removed or renamed, and the proof always covers the same fields. A Refusal
@@ -37,10 +41,12 @@ from minflinkd.rpc.protocol_range import SEALED, SPOKEN, ProtocolRange, agree
 from minflinkd.rpc.seal import Seal, Seals, derived_key
 from minflinkd.runtime.errors import MALFORMED, Consequence, MinflinkError
 from minflinkd.runtime.ids import parse_resource_id
+from minflinkd.runtime.tls import server_certificate
 
 LIMIT = 4096  # bytes
 TIMEOUT = 5.0  # seconds for all three frames
 NONCE = 32  # bytes
+TASK_MANAGERS = frozenset({Party.TASK_MANAGER})
 TO_DAEMON, TO_TASK_MANAGER = "frames to the daemon", "frames to the TaskManager"
 FAULTS = (MinflinkError, *MALFORMED, asyncio.IncompleteReadError, OSError, TimeoutError)
 
@@ -107,13 +113,13 @@ async def greet(
     """
     challenge, hello = await _challenged(reader, writer, secret, spoken)
     protocol = agree(spoken, hello.spoken, other=hello.address)
-    reply = Welcome(proof=_proof(secret, "server", challenge, hello.address, hello.nonce, hello.spoken))
+    bound = server_certificate(writer)
+    reply = Welcome(proof=_proof(secret, "server", challenge, hello.address, hello.nonce, hello.spoken, bound=bound))
     write_frame(writer, msgspec.msgpack.encode(reply))
     await writer.drain()
     ours, theirs = (_seal(secret, way, challenge, hello) for way in (TO_TASK_MANAGER, TO_DAEMON))
-    return Address(hello.address), Peer(
-        frozenset({Party.TASK_MANAGER}), protocol, Seals(ours, theirs) if protocol >= SEALED else None
-    )
+    sealed = protocol >= SEALED and not bound
+    return Address(hello.address), Peer(TASK_MANAGERS, protocol, Seals(ours, theirs) if sealed else None)
 
 
 async def refuse(
@@ -129,7 +135,8 @@ async def refuse(
     Raises AuthenticationFailed and the other FAULTS. Then the TaskManager was not told.
     """
     challenge, hello = await _challenged(reader, writer, secret, spoken)
-    proof = _proof(secret, "standby", challenge, hello.address, hello.nonce, hello.spoken, leader)
+    bound = server_certificate(writer)
+    proof = _proof(secret, "standby", challenge, hello.address, hello.nonce, hello.spoken, leader, bound=bound)
     write_frame(writer, msgspec.msgpack.encode(Refusal(leader=leader, refusal_proof=proof)))
     await writer.drain()
     return Address(hello.address)
@@ -143,7 +150,8 @@ async def _challenged(
     write_frame(writer, msgspec.msgpack.encode(challenge))
     hello = msgspec.msgpack.decode(await read_frame(reader, LIMIT), type=Hello)
     name = repr(hello.address[:80])
-    wanted = _proof(secret, "client", challenge, hello.address, hello.nonce, hello.spoken)
+    bound = server_certificate(writer)
+    wanted = _proof(secret, "client", challenge, hello.address, hello.nonce, hello.spoken, bound=bound)
     if not hmac.compare_digest(wanted, hello.proof):
         raise AuthenticationFailed(f"{name} does not know the cluster's secret")
     kind, _, resource_id = hello.address.partition("/")
@@ -166,8 +174,8 @@ async def introduce(
     Raises StandsBy, AuthenticationFailed, ProtocolMismatch and the other FAULTS.
     """
     challenge = _read_challenge(await read_frame(reader, LIMIT))
-    nonce = secrets.token_bytes(NONCE)
-    proof = _proof(secret, "client", challenge, address, nonce, spoken)
+    nonce, bound = secrets.token_bytes(NONCE), server_certificate(writer)
+    proof = _proof(secret, "client", challenge, address, nonce, spoken, bound=bound)
     hello = Hello(address=address, oldest=spoken.oldest, newest=spoken.newest, nonce=nonce, proof=proof)
     write_frame(
         writer, msgspec.msgpack.encode(hello)
@@ -179,10 +187,10 @@ async def introduce(
         agree(spoken, challenge.spoken, other="the daemon")  # if this was the reason, this error says more
         raise Unreachable("the daemon refused the handshake", hint="do both have the same cluster secret?") from error
     if isinstance(reply, Refusal):
-        proof = _proof(secret, "standby", challenge, address, nonce, spoken, reply.leader)
+        proof = _proof(secret, "standby", challenge, address, nonce, spoken, reply.leader, bound=bound)
         told = reply.refusal_proof
     else:
-        proof = _proof(secret, "server", challenge, address, nonce, spoken)
+        proof = _proof(secret, "server", challenge, address, nonce, spoken, bound=bound)
         told = reply.proof
     if not hmac.compare_digest(proof, told):
         raise AuthenticationFailed("the daemon does not know the cluster's secret")
@@ -190,7 +198,7 @@ async def introduce(
         raise StandsBy(reply.leader)
     protocol = agree(spoken, challenge.spoken, other="the daemon")
     ours, theirs = (_seal(secret, way, challenge, hello) for way in (TO_DAEMON, TO_TASK_MANAGER))
-    return Peer(DAEMON, protocol, Seals(ours, theirs) if protocol >= SEALED else None)
+    return Peer(DAEMON, protocol, Seals(ours, theirs) if protocol >= SEALED and not bound else None)
 
 
 def _read_challenge(data: bytes) -> Challenge:
@@ -215,9 +223,10 @@ def _proof(
     nonce: bytes,
     client_speaks: ProtocolRange,
     *told: str,
+    bound: bytes = b"",
 ) -> bytes:
-    """`told`: what else the proof covers."""
-    proved = _said(role, challenge, address, nonce, client_speaks, *told)
+    """`told`: what else the proof covers. `bound`: what identifies the connection, with TLS."""
+    proved = _said(role, challenge, address, nonce, client_speaks, *told, *((bound,) if bound else ()))
     return hmac.digest(secret, proved, hashlib.sha256)
 
 
@@ -227,7 +236,7 @@ def _seal(secret: bytes, way: str, challenge: Challenge, hello: Hello) -> Seal:
 
 
 def _said(
-    role: str, challenge: Challenge, address: str, nonce: bytes, client_speaks: ProtocolRange, *told: str
+    role: str, challenge: Challenge, address: str, nonce: bytes, client_speaks: ProtocolRange, *told: str | bytes
 ) -> bytes:
     said = (role, challenge.nonce, nonce, address, *challenge.spoken, *client_speaks, *told)
     return msgspec.msgpack.encode(said)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
@@ -20,15 +21,17 @@ import structlog
 
 from minflinkd.rpc import handshake
 from minflinkd.rpc.connection import Connection
-from minflinkd.rpc.door import BACKLOG, RpcDoor
+from minflinkd.rpc.door import BACKLOG, RpcDoor, secured
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.rpc.network import Address
-from minflinkd.rpc.protocol_range import SPOKEN, ProtocolMismatch, ProtocolRange
+from minflinkd.rpc.network import Address, Unreachable
+from minflinkd.rpc.protocol_range import SEALED, SPOKEN, ProtocolMismatch, ProtocolRange
 from minflinkd.rpc.search import RECONNECT_FIRST, Hint, Place, Search, longest_pause
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.doorkeeper import AT_ONCE, SeldomTold, Unproven
 from minflinkd.runtime.listening import Place as PlaceToListen
 from minflinkd.runtime.listening import bind
+from minflinkd.runtime.tls import Tls, TlsRefused
+from minflinkd.runtime.tls_faults import why_refused
 
 log = structlog.get_logger(__name__)
 
@@ -36,13 +39,14 @@ R = TypeVar("R")
 HEARTBEAT_TIMEOUT = 5.0  # seconds
 SILENT_TIMEOUTS = 3  # heartbeat timeouts without a sign of life from the other host
 LONGEST_SILENCE = 3600.0  # seconds; the kernel accepts it, and nobody needs more
+ANY_PORT = PlaceToListen("127.0.0.1", (0,), "jobmanager.bind-host", "jobmanager.rpc.port")
 LASTING = 5.0  # seconds after which the pause is reset; longer than any pause, so that rivals for one address back off
 
 
 class RpcServer(Component):
     """The daemon's side: accepts connections and routes messages to each TaskManager over its own connection.
 
-    With a `door`, connections come through the door, and `host` and `ports` are not used.
+    With a `door`, connections come through the door, and `place` and `tls` are not used.
 
     A connection is cut if the other host gives no sign of life for a few heartbeat timeouts (seconds).
 
@@ -55,8 +59,8 @@ class RpcServer(Component):
         network: LocalNetwork,
         *,
         secret: bytes,
-        host: str = "127.0.0.1",
-        ports: Sequence[int] = (0,),
+        place: PlaceToListen = ANY_PORT,
+        tls: Tls | None = None,
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
         spoken: ProtocolRange = SPOKEN,
         on_disconnect: Callable[[Address], None] = lambda _: None,
@@ -65,8 +69,8 @@ class RpcServer(Component):
         super().__init__("rpc server")
         self._network = network
         self._secret = secret
-        self._host = host
-        self._ports = ports  # tried in this order; 0 takes any free one
+        self._place = place
+        self._tls = tls
         self._silence = SILENT_TIMEOUTS * heartbeat_timeout
         self._spoken = spoken
         self._on_disconnect = on_disconnect
@@ -83,16 +87,19 @@ class RpcServer(Component):
     @property
     def endpoint(self) -> tuple[str, int]:
         """Host and port to connect to."""
-        return (self._host, self._port) if self._door is None else self._door.endpoint
+        return (self._place.host, self._port) if self._door is None else self._door.endpoint
 
     async def _start(self) -> None:
         self._accepting = True
         if self._door is not None:
             self._door.hand_to(self._accept)
             return
-        bound = await bind(PlaceToListen(self._host, self._ports, "jobmanager.bind-host", "jobmanager.rpc.port"))
+        bound = await bind(self._place)
         self._port = bound[0].getsockname()[1]
-        self._servers = [await asyncio.start_server(self._accept, sock=each, backlog=AT_ONCE) for each in bound]
+        security = secured(self._tls)
+        self._servers = [
+            await asyncio.start_server(self._accept, sock=each, backlog=AT_ONCE, **security) for each in bound
+        ]
         for each in bound:
             each.listen(BACKLOG)
 
@@ -124,7 +131,7 @@ class RpcServer(Component):
         if not self._accepting:  # closed during the handshake
             writer.close()
             return
-        if peer.seals is None:
+        if peer.protocol < SEALED:
             self._told_of_earlier.warn(
                 "a TaskManager of an earlier version of minflinkd connected: nothing shows if somebody on the way "
                 "changes what it sends and gets, until it is upgraded",
@@ -182,17 +189,18 @@ class RpcUplink(Component):
         *,
         address: Address,
         secret: bytes,
-        host: str,
-        port: int,
+        daemon: Place,
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
-        others: Sequence[tuple[str, int]] = (),
+        others: Sequence[Place] = (),
         spoken: ProtocolRange = SPOKEN,
+        tls: Tls | None = None,
     ) -> None:
         super().__init__("rpc uplink")
         self._network = network
         self._address = address
         self._secret = secret
-        self._places = [(host, port), *(place for place in others if place != (host, port))]
+        self._tls = tls
+        self._places = [daemon, *(place for place in others if place != daemon)]
         self._heartbeat_timeout = heartbeat_timeout
         self._silence = SILENT_TIMEOUTS * heartbeat_timeout
         self._found: Place | None = None  # the last daemon, if it is not one of these
@@ -322,8 +330,21 @@ class RpcUplink(Component):
         return False
 
     async def _connect(self, host: str, port: int) -> Connection:
+        try:
+            return await self._introduced(host, port)
+        except ssl.SSLError as error:
+            raise TlsRefused(f"no TLS with {host}:{port}: {why_refused(error)}") from error
+        except TimeoutError as error:
+            raise Unreachable(
+                f"{host}:{port} did not answer within {handshake.TIMEOUT:g} s",
+                hint="if it answers others: do both use TLS, or neither (security.ssl.internal.enabled)?",
+            ) from error
+
+    async def _introduced(self, host: str, port: int) -> Connection:
         async with asyncio.timeout(handshake.TIMEOUT):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(
+                host, port, ssl=None if self._tls is None else self._tls.client
+            )
             try:
                 peer = await handshake.introduce(
                     reader, writer, secret=self._secret, address=self._address, spoken=self._spoken

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from socket import socket
 from typing import cast
@@ -93,11 +94,19 @@ class Doorkeeper:
         self._silent: dict[_Watched, None] = {}  # the longest silent first
         self._told = SeldomTold()
 
-    async def serve(self, sockets: Sequence[socket], make: Callable[[], asyncio.Protocol]) -> None:
-        """Accept connections of these sockets, and close the sockets at the end. Raises OSError: a port is taken."""
+    async def serve(
+        self, sockets: Sequence[socket], make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Accept connections of these sockets, and close the sockets at the end. Raises OSError: a port is taken.
+
+        With `tls`, a connection counts as soon as its TLS handshake is done, which may take `first_byte` seconds.
+        """
+        timeout = None if tls is None else self.first_byte
         loop = asyncio.get_running_loop()
         for each in sockets:
-            server = await loop.create_server(lambda: _Watched(self, make()), sock=each, backlog=AT_ONCE)
+            server = await loop.create_server(
+                lambda: _Watched(self, make()), sock=each, backlog=AT_ONCE, ssl=tls, ssl_handshake_timeout=timeout
+            )
             each.listen(BACKLOG)
             self._servers.append(server)
 

@@ -5,6 +5,7 @@ A TaskManager of the daemon gets it as one JSON file.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from minflinkd.config.values import socket_addresses
 from minflinkd.runtime import homes
 from minflinkd.runtime.errors import MALFORMED, MinflinkError
 from minflinkd.runtime.ids import ResourceId, parse_resource_id
+from minflinkd.runtime.tls import Tls, TlsFiles
 from minflinkd.runtime.units import MemorySize, encode_unit
 
 BESIDE_HEAP = 2 * 1024**3  # bytes that a session that has not aged may use in addition to its heap
@@ -33,6 +35,9 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     daemon_port: int
     daemon_addresses: list[tuple[str, int]] = []  # of all daemons of the cluster, if there may be several
     secret_file: str
+    tls_certificate: str = ""  # files for TLS with the daemon and other TaskManagers; empty: there is no TLS
+    tls_key: str = ""
+    tls_ca: str = ""
     slots: int
     working_directory: str  # used by this TaskManager only; removed with it
     log_directory: str
@@ -104,13 +109,16 @@ def settings_of(
     `directory` is the TaskManager's own. `class_archives` is shared by all; None: none is used.
     `registration_timeout` is used if the configuration has none; 0 never gives up.
     """
-    options, session = config.taskmanager, config.taskmanager.session
+    options, session, tls = config.taskmanager, config.taskmanager.session, config.internal_tls
     settings = TaskManagerSettings(
         resource_id=resource_id,
         daemon_host=daemon.host,
         daemon_port=daemon.port,
         daemon_addresses=socket_addresses(config.jobmanager.rpc_addresses),
         secret_file=str(daemon.secret_file),
+        tls_certificate=os.path.abspath(tls.certificate) if tls.enabled else "",
+        tls_key=os.path.abspath(tls.key) if tls.enabled else "",
+        tls_ca=os.path.abspath(tls.ca) if tls.enabled else "",
         slots=options.number_of_task_slots,
         working_directory=str(directory),
         log_directory=str(directory / homes.LOGS),
@@ -164,6 +172,14 @@ def _encoded(settings: TaskManagerSettings) -> bytes:
 
 def _decoded(data: bytes) -> TaskManagerSettings:
     return msgspec.json.decode(data, type=TaskManagerSettings)
+
+
+def tls_of(settings: TaskManagerSettings) -> Tls | None:
+    """Raises UnusableCertificate."""
+    if not settings.tls_certificate:
+        return None
+    files = TlsFiles(certificate=Path(settings.tls_certificate), key=Path(settings.tls_key), ca=Path(settings.tls_ca))
+    return Tls(files)
 
 
 def check_memory(settings: TaskManagerSettings, machine: int) -> None:

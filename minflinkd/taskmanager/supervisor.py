@@ -26,6 +26,7 @@ from minflinkd.rpc.tcp import RpcUplink
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.ids import IdSource
+from minflinkd.runtime.tls import Clients
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager import log_rotation
 from minflinkd.taskmanager.attempts.deployment import Deployer, exchanges
@@ -41,7 +42,7 @@ from minflinkd.taskmanager.exchange.endpoint import DataEndpoint
 from minflinkd.taskmanager.exchange.mirrors import Mirrors
 from minflinkd.taskmanager.logs import Logs
 from minflinkd.taskmanager.metrics import storage_metrics
-from minflinkd.taskmanager.settings import TaskManagerSettings, read_secret
+from minflinkd.taskmanager.settings import TaskManagerSettings, read_secret, tls_of
 from minflinkd.taskmanager.slots.core import TaskManagerCore, TaskManagerOptions
 from minflinkd.taskmanager.slots.state import SlotOptions
 from minflinkd.taskmanager.task_executor import ExecutorOptions, TaskExecutor
@@ -64,18 +65,23 @@ class TaskManager(Component):
         address = task_manager(settings.resource_id)
         state = Path(settings.state_directory)
         self._network = LocalNetwork()
-        secret = read_secret(Path(settings.secret_file))
+        secret, tls = read_secret(Path(settings.secret_file)), tls_of(settings)
         self._uplink = RpcUplink(
             self._network,
             address=address,
             secret=secret,
-            host=settings.daemon_host,
-            port=settings.daemon_port,
+            daemon=(settings.daemon_host, settings.daemon_port),
             others=settings.daemon_addresses,
             heartbeat_timeout=settings.heartbeat_timeout,
+            tls=tls,
         )
         self._storages = Storages(settings.storage)
-        self._client = BlobClient(settings.blob_url, token=access_token(secret), retries=settings.blob_fetch_retries)
+        self._client = BlobClient(
+            settings.blob_url,
+            token=access_token(secret),
+            retries=settings.blob_fetch_retries,
+            tls=tls.client if tls else None,
+        )
         self._blobs = BlobCache(
             directory=Path(settings.working_directory) / "blobs",
             client=self._client,
@@ -106,10 +112,12 @@ class TaskManager(Component):
             host=settings.bind_host,
             ports=range(settings.data_ports[0], settings.data_ports[1] + 1),
             reached_as=settings.host,
+            tls=tls.server(Clients.NEED_A_CERTIFICATE) if tls else None,
         )
         self._mirrors = Mirrors(
             resource_id=settings.resource_id,
             token=data_token(secret),
+            tls=tls.client if tls else None,
             max_backlog=settings.exchange_max_backlog,
             patience=settings.exchange_timeout,
             on_lost=lambda attempt_id, error: self.executor.input_lost(attempt_id, error),

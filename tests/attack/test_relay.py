@@ -61,7 +61,7 @@ async def relayed() -> AsyncIterator[tuple[Pair, Logs]]:
         async with (
             RpcServer(ours, secret=SECRET, on_disconnect=lost.append) as server,
             relay_to(server.endpoint[1]) as relay,
-            RpcUplink(theirs, address=TM, secret=SECRET, host="127.0.0.1", port=relay.port) as uplink,
+            RpcUplink(theirs, address=TM, secret=SECRET, daemon=("127.0.0.1", relay.port)) as uplink,
         ):
             pair = Pair(relay, ours, theirs, uplink, lost=lost)
 

@@ -80,7 +80,7 @@ async def a_task_manager(port: int) -> AsyncIterator[BareTaskManager]:
     """A TaskManager that knows one of the daemons."""
     network = LocalNetwork()
     async with (
-        RpcUplink(network, address=task_manager(TM), secret=SECRET, host="127.0.0.1", port=port),
+        RpcUplink(network, address=task_manager(TM), secret=SECRET, daemon=("127.0.0.1", port)),
         BareTaskManager(TM, network, slots=1, standalone=True) as manager,
     ):
         yield manager

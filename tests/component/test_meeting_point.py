@@ -21,8 +21,8 @@ from tests.waiting import until
 TM = ResourceId("tm-0123456789ab")
 
 
-def met(*, port: int = 1, oldest: int = 1, newest: int = 1, version: str = "") -> MeetingPoint:
-    return MeetingPoint(port=port, oldest=oldest, newest=newest, version=version)
+def met(*, port: int = 1, oldest: int = 1, newest: int = 1, version: str = "", tls: bool = False) -> MeetingPoint:
+    return MeetingPoint(port=port, oldest=oldest, newest=newest, version=version, tls=tls)
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,15 @@ def met(*, port: int = 1, oldest: int = 1, newest: int = 1, version: str = "") -
         (met(oldest=2, newest=3), met(oldest=1, newest=2), True),  # back to the version before
         (met(), met(oldest=2, newest=3), False),  # a version was left out
         (met(port=1), met(port=2), False),
+        (met(tls=True), met(tls=True), True),
+        (met(), met(tls=True), False),
+        (met(tls=True), met(), False),
     ],
 )
 def test_a_daemon_that_speaks_a_version_of_the_last_one_is_found(
     last: MeetingPoint, here: MeetingPoint, found: bool
 ) -> None:
-    """The version of the package does not matter (A15a)."""
+    """The version of the package does not matter. A connection with TLS is none without (A15a, E42)."""
     assert last.finds(here) is found
 
 

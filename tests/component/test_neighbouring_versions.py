@@ -35,7 +35,7 @@ async def a_task_manager(state: Path, port: int, spoken: ProtocolRange) -> Async
     secret = cluster_secret(state / "cluster.secret")
     address = task_manager(TM)
     async with (
-        RpcUplink(network, address=address, secret=secret, host="127.0.0.1", port=port, spoken=spoken),
+        RpcUplink(network, address=address, secret=secret, daemon=("127.0.0.1", port), spoken=spoken),
         BareTaskManager(TM, network, slots=2, standalone=True) as manager,
     ):
         yield manager

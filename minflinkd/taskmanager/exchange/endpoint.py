@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ssl
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -55,13 +56,23 @@ class DataEndpoint(Component):
     raises DataPortsTaken.
     """
 
-    def __init__(self, *, root: Path, token: str, host: str, ports: Iterable[int], reached_as: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        root: Path,
+        token: str,
+        host: str,
+        ports: Iterable[int],
+        reached_as: str = "",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         super().__init__("data endpoint")
         self._root = root
         self._token = token
         self._host = host
         self._ports = ports
         self._reached_as = reached_as or host
+        self._tls = tls
         self._runner: web.AppRunner | None = None
         self._port = 0
 
@@ -69,7 +80,7 @@ class DataEndpoint(Component):
     def url(self) -> str:
         """The base URL, or empty before the start."""
         host = f"[{self._reached_as}]" if ":" in self._reached_as else self._reached_as
-        return f"http://{host}:{self._port}" if self._port else ""
+        return f"{'https' if self._tls else 'http'}://{host}:{self._port}" if self._port else ""
 
     async def _start(self) -> None:
         app = web.Application(middlewares=[self._authenticate])
@@ -81,7 +92,7 @@ class DataEndpoint(Component):
         await self._runner.setup()
         for port in self._ports:
             try:
-                await web.TCPSite(self._runner, self._host, port).start()
+                await web.TCPSite(self._runner, self._host, port, ssl_context=self._tls).start()
             except OSError as error:
                 log.info("port is not free", port=port, error=str(error))
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class Mirrors(Component):
         *,
         resource_id: ResourceId,
         token: str,
+        tls: ssl.SSLContext | None = None,
         max_backlog: int,
         patience: float,
         on_lost: Callable[[AttemptId, ErrorInfo], object],
@@ -39,6 +41,7 @@ class Mirrors(Component):
         self.max_backlog = max_backlog
         self._resource_id = resource_id
         self._token = token
+        self._tls = tls
         self._patience = patience
         self._on_lost = on_lost
         self._http: aiohttp.ClientSession | None = None
@@ -56,7 +59,7 @@ class Mirrors(Component):
         if not source.data_url:
             raise ExchangeUnreachable(f"TaskManager {source.resource_id} has not said where its exchanges are read")
         if self._http is None:
-            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=self._tls or True))
         mirror = Mirror(
             RemoteLog(self._http, source.data_url, source.attempt_id, token=self._token),
             directory,

@@ -13,6 +13,7 @@ import msgspec
 from minflinkd.blob.transfer import finish
 from minflinkd.runtime.errors import MALFORMED
 from minflinkd.runtime.ids import AttemptId
+from minflinkd.runtime.tls_faults import why_refused
 from minflinkd.taskmanager.exchange.access import ExchangeUnreachable, is_data_file
 from minflinkd.taskmanager.exchange.log import DataFile, Entry, ExchangeDamaged
 
@@ -82,7 +83,7 @@ class RemoteLog:
                 yield response
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise ExchangeUnreachable(
-                f"{method} {url}: {str(error) or repr(error)}",
+                f"{method} {url}: {why_refused(error) or str(error) or repr(error)}",
                 hint="TaskManagers on several hosts reach each other where taskmanager.bind-host and taskmanager.host "
                 "say so, and the network lets them",
             ) from error

@@ -71,7 +71,7 @@ async def running(base: Path, retention: float = 3600.0) -> AsyncIterator[World]
         await stack.enter_async_context(cache)
         rpc = await stack.enter_async_context(RpcServer(daemon_network, secret=SECRET))
         host, port = rpc.endpoint
-        uplink = RpcUplink(there_network, address=THERE, secret=SECRET, host=host, port=port)
+        uplink = RpcUplink(there_network, address=THERE, secret=SECRET, daemon=(host, port))
         await stack.enter_async_context(uplink)
         daemon = OffloadingNetwork(daemon_network, DaemonExchange(server), minsize=1 << 20)
         there = OffloadingNetwork(there_network, TaskManagerExchange(client, cache), minsize=1 << 20)

@@ -85,7 +85,7 @@ async def uplink(*ports: int, **options: Any) -> AsyncIterator[RpcUplink]:
     network = LocalNetwork()
     first, *others = ports
     async with RpcUplink(
-        network, address=TM, secret=SECRET, host=HOST, port=first, others=[(HOST, port) for port in others], **options
+        network, address=TM, secret=SECRET, daemon=(HOST, first), others=[(HOST, port) for port in others], **options
     ) as one:
         yield one
     await network.aclose()

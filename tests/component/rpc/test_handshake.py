@@ -160,7 +160,7 @@ async def test_the_connections_of_both_sides_know_the_version_that_was_agreed_on
     async with RpcServer(network, secret=SECRET, spoken=ProtocolRange(1, 2)) as server:
         host, port = server.endpoint
         old = ProtocolRange(1, 1)
-        async with RpcUplink(theirs, address=TM, secret=SECRET, host=host, port=port, spoken=old) as uplink:
+        async with RpcUplink(theirs, address=TM, secret=SECRET, daemon=(host, port), spoken=old) as uplink:
             await until(lambda: server._connections and uplink.connected.is_set())
             assert uplink._connection is not None
             assert server._connections[TM].protocol == uplink._connection.protocol == 1
@@ -175,7 +175,7 @@ async def test_a_taskmanager_that_knows_no_seals_is_let_in_and_the_log_says_so(
         async with RpcServer(LocalNetwork(), secret=SECRET) as server:
             host, port = server.endpoint
             network = LocalNetwork()
-            async with RpcUplink(network, address=TM, secret=SECRET, host=host, port=port, spoken=spoken) as uplink:
+            async with RpcUplink(network, address=TM, secret=SECRET, daemon=(host, port), spoken=spoken) as uplink:
                 await until(lambda: server._connections and uplink.connected.is_set())
                 assert (server._connections[TM]._seals is not None) is sealed
                 assert uplink._connection is not None
@@ -191,7 +191,7 @@ async def test_a_taskmanager_without_a_version_in_common_warns_and_tries_again()
             host, port = server.endpoint
             newer = ProtocolRange(2, 3)
             network = LocalNetwork()
-            async with RpcUplink(network, address=TM, secret=SECRET, host=host, port=port, spoken=newer) as uplink:
+            async with RpcUplink(network, address=TM, secret=SECRET, daemon=(host, port), spoken=newer) as uplink:
                 await until(lambda: len([x for x in logs if "the daemon speaks version 1 of" in str(x)]) > 1)
                 refusals = [line for line in logs if "speaks version" in str(line.get("error"))]
                 assert {line["log_level"] for line in refusals} == {"warning"}

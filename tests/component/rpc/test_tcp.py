@@ -20,7 +20,7 @@ from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, Unreachabl
 from minflinkd.rpc.tcp import RpcServer, RpcUplink
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AttemptId, JobId, LeaderId, ResourceId
-from minflinkd.runtime.listening import PortTaken
+from minflinkd.runtime.listening import Place, PortTaken
 from tests.waiting import until
 
 SECRET, ANOTHER = b"s" * 64, b"t" * 64
@@ -32,6 +32,10 @@ MASTER = job_master(JOB)
 DECLINE = DeclineCheckpoint(
     job_id=JOB, attempt_id=AttemptId("2" * 32), checkpoint_id=1, error=ErrorInfo(code="test", message="test")
 )
+
+
+def at(*ports: int) -> Place:
+    return Place("127.0.0.1", ports, "jobmanager.bind-host", "jobmanager.rpc.port")
 
 
 class TaskManagerSide:
@@ -57,8 +61,7 @@ class TaskManagerSide:
             self.network,
             address=address,
             secret=secret,
-            host="127.0.0.1",
-            port=port,
+            daemon=("127.0.0.1", port),
             heartbeat_timeout=heartbeat_timeout,
             others=[("127.0.0.1", other) for other in others],
         )
@@ -90,7 +93,7 @@ class Daemon:
         self.server = RpcServer(
             self.network,
             secret=SECRET,
-            ports=(port,),
+            place=at(port),
             on_disconnect=self.disconnected.append,
         )
 
@@ -304,10 +307,10 @@ async def test_a_daemon_that_leads_alone_is_found_again_although_it_fell_silent(
 async def test_a_port_that_is_taken_gives_way_to_the_next_one_that_is_allowed() -> None:
     """The earlier daemon's port comes first, and may be the last of the range too (A6)."""
     async with daemon() as other:
-        async with RpcServer(LocalNetwork(), secret=SECRET, ports=(other.port, 0, other.port)) as server:
+        async with RpcServer(LocalNetwork(), secret=SECRET, place=at(other.port, 0, other.port)) as server:
             assert server.endpoint[1] != other.port
         with pytest.raises(PortTaken, match=str(other.port)):
-            await RpcServer(LocalNetwork(), secret=SECRET, ports=(other.port,)).start()
+            await RpcServer(LocalNetwork(), secret=SECRET, place=at(other.port)).start()
 
 
 @pytest.mark.parametrize(("timeout", "silence"), [(5, 15), (0.1, 0.3), (10.0**9, tcp.LONGEST_SILENCE)])
@@ -317,7 +320,7 @@ async def test_a_connection_to_a_host_that_is_gone_ends(timeout: float, silence:
     async with RpcServer(network, secret=SECRET, heartbeat_timeout=timeout) as server:
         host, port = server.endpoint
         async with RpcUplink(
-            network, address=TM, secret=SECRET, host=host, port=port, heartbeat_timeout=timeout
+            network, address=TM, secret=SECRET, daemon=(host, port), heartbeat_timeout=timeout
         ) as uplink:
             await until(lambda: server._connections and uplink.connected.is_set())
             assert uplink._connection is not None
@@ -370,7 +373,7 @@ class Uplink(RpcUplink):
     """Every attempt to connect succeeds, and every connection ends after `lasts` seconds."""
 
     def __init__(self, lasts: float) -> None:
-        super().__init__(LocalNetwork(), address=TM, secret=SECRET, host="127.0.0.1", port=0)
+        super().__init__(LocalNetwork(), address=TM, secret=SECRET, daemon=("127.0.0.1", 0))
         self._lasts = lasts
         self.attempts: list[float] = []  # time of each attempt
 
