@@ -166,7 +166,7 @@ class TaskManager:
         "taskmanager.bind-host",
         "127.0.0.1",
         "Address on which TaskManagers serve the exchanges of their tasks to each other. A request must carry a token "
-        "made from the cluster's secret. Nothing is encrypted.",
+        "made from the cluster's secret. It is encrypted if security.ssl.internal.enabled is set.",
     )
     host: str = option(
         "taskmanager.host",

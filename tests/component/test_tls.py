@@ -21,11 +21,14 @@ from minflinkd.cli.endpoint import DaemonUnreachable
 from minflinkd.config import load_config
 from minflinkd.daemon import Daemon
 from minflinkd.ha.embedded import cluster_secret
+from minflinkd.rest.server import Listening, place
+from minflinkd.rest.standby import StandbyServer
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import task_manager
 from minflinkd.rpc.tcp import RpcUplink
 from minflinkd.runtime import tls
 from minflinkd.runtime.ids import AttemptId, ResourceId
+from minflinkd.runtime.listening import bind
 from minflinkd.runtime.tls import Clients, Tls, TlsFiles
 from minflinkd.taskmanager.exchange.access import ExchangeUnreachable
 from minflinkd.taskmanager.exchange.endpoint import DataEndpoint
@@ -212,3 +215,18 @@ async def shown_at(port: int, context: ssl.SSLContext) -> bytes:
     found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
     return found
+
+
+@pytest.mark.parametrize("proxy", [False, True])
+async def test_a_standby_leads_clients_over_tls_to_the_leader(ca: CaInTest, tmp_path: Path, *, proxy: bool) -> None:
+    """It redirects them to the leader's https address, or asks there itself (A13, E42)."""
+    files = ca.files("daemon")
+    both = Tls(files)
+    async with Daemon(load_config(None, {}, options(tmp_path, free_port(), files)), {}) as daemon:
+        bound = await bind(place("127.0.0.1", 0))
+        listening = Listening(host="127.0.0.1", port=0, tls=both.server(Clients.NEED_NONE), tls_to_leader=both.client)
+        async with StandbyServer(bound, listening=listening, leader=lambda: daemon.rest.url, trouble=str, proxy=proxy):
+            url = f"https://127.0.0.1:{bound[0].getsockname()[1]}"
+            async with Client(url, ca_file=str(ca.ca)) as client:
+                assert (await client.task_managers()).taskmanagers == ()
+                assert client.url == (url if proxy else daemon.rest.url)

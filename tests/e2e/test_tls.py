@@ -12,7 +12,7 @@ from tests.tls import CaInTest
 from tests.waiting import until
 from tests.windows_job import WindowsJob, result
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 async def test_a_job_runs_over_tls_and_its_certificates_change_meanwhile(tmp_path: Path) -> None:
@@ -24,7 +24,8 @@ async def test_a_job_runs_over_tls_and_its_certificates_change_meanwhile(tmp_pat
         for which in ("internal", "rest")
         for name in ("certificate", "key", "ca")
     } | {"security.ssl.internal.enabled": True, "security.ssl.rest.enabled": True}
-    slots = {"taskmanager.numberOfTaskSlots": 3, "resourcemanager.min-taskmanagers": 2}
+    slots = {"resourcemanager.standby-taskmanagers": 2, "resourcemanager.max-taskmanagers": 2}
+    slots["taskmanager.numberOfTaskSlots"] = 4
     small = {"blob.offload.minsize": "1 KiB"}  # so deployments travel as blobs
     job = WindowsJob(tmp_path / "job", files=5)
     job.write_events()

@@ -20,8 +20,8 @@ class ExchangeUnreachable(MinflinkError):
 def data_token(secret: bytes) -> str:
     """Return the token that requests carry.
 
-    It is derived from the cluster's secret, since it travels unencrypted. Whoever intercepts it can read exchanges, but
-    can neither act as a TaskManager nor use the BlobServer.
+    It is derived from the cluster's secret, since without TLS it travels unencrypted. Whoever intercepts it can read
+    exchanges, but can neither act as a TaskManager nor use the BlobServer.
     """
     return hmac.digest(secret, b"data endpoint", "sha256").hex()
 
