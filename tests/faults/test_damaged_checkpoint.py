@@ -128,6 +128,8 @@ async def test_a_job_goes_on_from_an_earlier_checkpoint_unless_rows_would_come_t
     assert damaged["refusing"] in failure.message
     assert "on-damage" in failure.hint
     assert refusing.published() == {"file 0": 10, "file 1": 10, "file 2": 10}
+    left = await cluster.client.verify_checkpoints(refusing.job_id)
+    assert [one.whole for one in left] == [False, True, True], "it has ended, and its checkpoints are still there"
 
     for job in (silent, repeating):
         await cluster.await_job(
