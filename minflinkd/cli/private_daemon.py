@@ -37,6 +37,8 @@ _OWN = {
     "blob.storage.directory": "",
     "high-availability.storageDir": "",
     "security.secret-file": "",
+    "security.ssl.internal.enabled": "false",  # it is reached at loopback, under no name of a certificate
+    "security.ssl.rest.enabled": "false",
     "execution.checkpointing.dir": "",
     "resourcemanager.driver": "process",
     "resourcemanager.min-taskmanagers": "0",

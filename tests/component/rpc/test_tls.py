@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from minflinkd.rpc import handshake
+from minflinkd.rpc import door, handshake
 from minflinkd.rpc.door import RpcDoor
 from minflinkd.rpc.handshake import AuthenticationFailed, StandsBy, introduce
 from minflinkd.rpc.local import LocalNetwork
@@ -279,3 +279,13 @@ def test_a_key_of_another_certificate_is_refused(ca: CaInTest) -> None:
     """E42."""
     with pytest.raises(UnusableCertificate, match="key values mismatch"):
         Tls(replace(ca.files("one"), key=ca.files("other").key))
+
+
+async def test_a_client_that_never_begins_tls_is_cut_off(ca: CaInTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds an open file of the daemon for a bounded time (E45)."""
+    monkeypatch.setattr(door, "HANDSHAKE_TIMEOUT", 0.2)
+    async with RpcServer(LocalNetwork(), secret=SECRET, tls=Tls(ca.files())) as server:
+        reader, writer = await asyncio.open_connection(*server.endpoint)
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
