@@ -107,5 +107,6 @@ def test_what_sessions_can_do_is_the_users_and_where_things_lie_is_not(tmp_path:
         "rest.port": "0",
         "resourcemanager.max-taskmanagers": "1",
         "resourcemanager.taskmanager-registration.timeout": "2 min",
+        "taskmanager.session.class-archive": "false",
         "process.working-dir": str(tmp_path / "home"),
     }
