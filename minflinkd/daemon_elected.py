@@ -24,6 +24,7 @@ from minflinkd.config import directories as where
 from minflinkd.config.cluster_options import Standby as RestStandby
 from minflinkd.config.values import socket_address
 from minflinkd.daemon import READY_FILE, Daemon, DaemonInfo, Mandate
+from minflinkd.daemon_access import Door, bind_local, new_door
 from minflinkd.daemon_leadership import Leadership
 from minflinkd.ha.election import Timing
 from minflinkd.ha.elector import Elector
@@ -39,6 +40,7 @@ from minflinkd.runtime import listening
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.local_socket import LocalSocket
 from minflinkd.runtime.supervision import FIRST_PAUSE, LONGEST_PAUSE
 from minflinkd.storage.registry import Storages
 
@@ -81,6 +83,8 @@ class ElectedDaemon(Component):
         self._directory = StateDirectory(self.state_directory)
         self._storages = Storages(config.storage.options)
         self._sockets: list[socket.socket] = []
+        self._local: LocalSocket | None = None
+        self._http: Door | None = None
         self._door: RpcDoor | None = None
         self._standby: StandbyServer | None = None
         self._daemon: Daemon | None = None
@@ -97,7 +101,11 @@ class ElectedDaemon(Component):
     @property
     def info(self) -> DaemonInfo:
         blobs = "" if self._daemon is None else self._daemon.blobs.url
-        return DaemonInfo(self._url, blobs, self.state_directory, os.getpid(), elected=True)
+        return DaemonInfo(self._url, blobs, self.state_directory, os.getpid(), elected=True, asks=self._asks)
+
+    @property
+    def _asks(self) -> bool:
+        return self._http is None or self._http.access.asks
 
     @property
     def leads(self) -> bool:
@@ -115,8 +123,13 @@ class ElectedDaemon(Component):
         self._require_no_local_jobs()
         config = self.config
         secret = cluster_secret(where.secret_file(config, self.state_directory), shared=True)
+        self._http = new_door(config, self._environ, self.state_directory, secret)
         self._sockets = await listening.bind(place(config.rest.bind_address, config.rest.port))
-        self._url = f"http://{_host(config)}:{self._sockets[0].getsockname()[1]}"
+        port = self._sockets[0].getsockname()[1]
+        self._url = f"http://{_host(config)}:{port}"
+        self._local = bind_local(config, self._environ, port, self._http.local)
+        if self._local is not None:
+            self._sockets.append(self._local.socket)
         self._door = door = RpcDoor(_rpc_place(config), secret=secret, leader=self._leaders_rpc)
         await door.start()
         overflow = self._storages.at(f"{where.ha_storage_uri(config, self.state_directory).rstrip('/')}")
@@ -153,6 +166,8 @@ class ElectedDaemon(Component):
             except Exception:  # the other parts must end all the same, above all the claim
                 log.exception("a part of the daemon did not end well")
         listening.close(self._sockets)
+        if self._local is not None:
+            self._local.close()
         if self._directory.held:  # otherwise the file belongs to another daemon
             with contextlib.suppress(OSError):
                 (self.state_directory / READY_FILE).unlink()
@@ -169,6 +184,11 @@ class ElectedDaemon(Component):
         self.config = config
         if self._daemon is not None:
             self._daemon.apply(config)
+
+    async def read_tokens_again(self) -> None:
+        """Raises nothing."""
+        if self._http is not None:
+            await self._http.read_tokens_again()
 
     def _require_no_local_jobs(self) -> None:
         """Raises LocalJobsLeft: jobs from before `high-availability.type` was set would silently stop running."""
@@ -246,6 +266,7 @@ class ElectedDaemon(Component):
     async def _begin(self, leadership: Leadership) -> None:
         """Start the components of a leader, or return early if the leadership ends. Raises MinflinkError, OSError."""
         assert self._door is not None
+        assert self._http is not None
         epoch, cluster_id = leadership.epoch, await self._cluster.cluster_id()
         records = leadership.records = self._cluster.records(cluster_id, epoch)
         mandate = Mandate(
@@ -254,6 +275,7 @@ class ElectedDaemon(Component):
             cluster_id=cluster_id,
             records=records.jobs,
             sockets=self._sockets,
+            http=self._http,
             url=self._url,
             door=self._door,
             members=lambda: self._members,
@@ -320,6 +342,7 @@ class ElectedDaemon(Component):
         """Begin to answer HTTP as a standby. Idempotent."""
         if self._standby is not None or self.tasks.closed:
             return
+        assert self._http is not None
         config = self.config
         standby = StandbyServer(
             [each.dup() for each in self._sockets],
@@ -328,6 +351,7 @@ class ElectedDaemon(Component):
                 port=config.rest.port,
                 allowed_hosts=own_names(config.rest.address, config.security.allowed_hosts),
             ),
+            access=self._http.access,
             leader=self._leader,
             trouble=lambda: self._trouble or self._elector.trouble,
             without_leader=self._without_leader,

@@ -21,6 +21,7 @@ from minflinkd.cli.job_files import JobFile
 from minflinkd.cli.submission import submit
 from minflinkd.rest.schemas import JobInfo, TaskManager
 from minflinkd.runtime.errors import MinflinkError
+from tests.tokens import bearer
 from tests.waiting import PATIENCE, until
 
 CONFIG = "minflinkd.yaml"
@@ -41,6 +42,11 @@ class Cluster:
     @property
     def state(self) -> Path:
         return self.launch.state
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """For a test's own HTTP client: the daemon's token."""
+        return bearer(self.state)
 
     @property
     def log(self) -> str:

@@ -16,6 +16,7 @@ import msgspec
 import stamina
 
 from minflinkd.cli import endpoint
+from minflinkd.cli.credentials import Credentials
 from minflinkd.cli.endpoint import FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, DaemonUnreachable, Endpoint, Refused
 from minflinkd.rest.schemas import (
     BlobAccess,
@@ -30,6 +31,7 @@ from minflinkd.rest.schemas import (
     JobExceptions,
     JobInfo,
     JobsOverview,
+    LoginLink,
     Logs,
     OperationResult,
     Orphans,
@@ -71,9 +73,17 @@ class Client:
     """
 
     def __init__(
-        self, url: str, *, timeout: float = 30.0, attempts: int = ATTEMPTS, patience: float = PATIENCE
+        self,
+        url: str,
+        *,
+        timeout: float = 30.0,
+        attempts: int = ATTEMPTS,
+        patience: float = PATIENCE,
+        credentials: Credentials | None = None,
     ) -> None:
-        self._endpoint = Endpoint(url, timeout=timeout)
+        """`credentials`: by default those that the command line finds."""
+        self._credentials = credentials or Credentials()
+        self._endpoint = Endpoint(url, timeout=timeout, credentials=self._credentials)
         self._timeout = timeout
         self._attempts = attempts
         self._patience = patience
@@ -133,6 +143,10 @@ class Client:
         body = await self._repeat(method, "/storage/orphans", query=query, timeout=SWEEP_TIMEOUT)
         return msgspec.json.decode(body, type=Orphans)
 
+    async def login_link(self) -> LoginLink:
+        """Return a link that logs a browser in once."""
+        return msgspec.json.decode(await self._send("POST", "/login/links"), type=LoginLink)
+
     def knows_also(self, urls: Iterable[str]) -> None:
         """Also try these daemons if the others do not answer."""
         self._endpoint.knows_also(urls)
@@ -143,7 +157,8 @@ class Client:
 
     async def is_at(self, url: str, pid: int) -> bool:
         """Whether the daemon that answers at `url` now has this pid. Does not try again."""
-        async with Client(url, timeout=self._timeout, attempts=1, patience=0.0) as daemon:
+        client = Client(url, timeout=self._timeout, attempts=1, patience=0.0, credentials=self._credentials)
+        async with client as daemon:
             try:
                 found = (await daemon.get("/health/live", Health)).pid
             except DaemonUnreachable:

@@ -63,12 +63,17 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         "taskmanager.bind-host": config.taskmanager.bind_host,
     }
     for key, address in bound.items():
-        if not config.security.allow_unauthenticated and not _is_loopback(address):
+        if not _is_loopback(address) and not _may_leave_loopback(config, key):
             yield (
                 (key,),
                 f"{address!r} can be reached from other machines, and whoever reaches it can run code: use 127.0.0.1, "
                 "or set security.allow-unauthenticated: true where the network lets nobody else in",
             )
+    if config.security.allow_unauthenticated and config.security.tokens_file:
+        yield (
+            ("security.allow-unauthenticated", "security.tokens-file"),
+            "with security.allow-unauthenticated nobody is asked for a token: leave one of the two out",
+        )
     reached = config.jobmanager.rpc_address or config.jobmanager.bind_host
     if config.security.allow_unauthenticated and _is_unspecified(reached):
         yield (
@@ -81,6 +86,14 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             ("taskmanager.bind-host", "taskmanager.host"),
             f"nobody can connect to {reached!r}: taskmanager.host must say how TaskManagers reach each other",
         )
+
+
+def _may_leave_loopback(config: Config, key: str) -> bool:
+    """Whether what listens at the address of this option is protected on a network, or the operator answers for it.
+
+    Tokens alone do not protect HTTP there: whoever overhears one can use it.
+    """
+    return config.security.allow_unauthenticated
 
 
 def _ports(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -13,6 +13,7 @@ import pytest
 from minflinkd.config import load_config
 from minflinkd.daemon import Daemon
 from tests.cluster import free_port
+from tests.tokens import bearer
 
 R = TypeVar("R")
 
@@ -32,6 +33,7 @@ class AttackedDaemon:
         self.daemon = Daemon(load_config(None, {}, settings), {})
         self.call(self.daemon.start())
         self.url = self.daemon.info.url
+        self.headers = bearer(state)
 
     def call(self, work: Coroutine[Any, Any, R], timeout: float = 60.0) -> R:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from minflinkd.rest import passing_on
 from minflinkd.rest.guard import Limits
+from minflinkd.rest.identity.access import Access
 from minflinkd.rest.server import Listening
 from minflinkd.rest.standby import StandbyServer
 from tests.cluster import free_port
@@ -78,6 +79,7 @@ async def standby(known: Known, *, proxy: bool = True, at_once: int = 512) -> As
     listener = socket.create_server(("127.0.0.1", 0))
     server = StandbyServer(
         [listener],
+        access=Access.open_to_all(),
         listening=Listening(host="127.0.0.1", port=0),
         leader=lambda: known.leader,
         trouble=lambda: "",
