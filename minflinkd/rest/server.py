@@ -125,7 +125,7 @@ class RestServer(Component):
             backend.task_manager, logs.blobs, minsize=logs.offload_minsize, clock=backend.clock
         )
         listed = None if blobs is None else BlobListing(blobs, backend.clock)
-        self._subjects = (
+        subjects = (
             ClusterRoutes(backend, about),
             SubmissionRoutes(backend, limits=limits, ids=ids),
             JobRoutes(backend),
@@ -140,6 +140,7 @@ class RestServer(Component):
             HomeRoutes(version=about.version, blobs=listed is not None),
             LoginRoutes(self._access, limits),
         )
+        self.routes = tuple(route for subject in subjects for route in subject.routes())
         self._routes: dict[web.AbstractRoute, Route] = {}
         self._room = BodyRoom(limits)
         self._keeper = Doorkeeper("HTTP")
@@ -157,10 +158,9 @@ class RestServer(Component):
         await self._log_copies.start()
         limits = self._limits
         app = web.Application(middlewares=[self._around], client_max_size=limits.body_bytes)
-        for subject in self._subjects:
-            for route in subject.routes():
-                for path in (route.path, f"/v1{route.path}"):
-                    self._routes[app.router.add_route(route.method, path, route.handler)] = route
+        for route in self.routes:
+            for path in (route.path, f"/v1{route.path}"):
+                self._routes[app.router.add_route(route.method, path, route.handler)] = route
         self._runner = web.AppRunner(
             app,
             access_log=None,

@@ -137,7 +137,7 @@ class LocalSocket:
         if not _is_own(where):
             raise PermissionError(f"{where} belongs to another user, or others can change it")
         path = where / name_of(port)
-        new = path.with_name(f".{path.name}.{os.getpid()}")
+        new = path.with_name(f".{port}")  # shorter than the name that it gets, and no other daemon has this port
         new.unlink(missing_ok=True)
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
