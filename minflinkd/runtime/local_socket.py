@@ -109,9 +109,15 @@ def find(port: int, environ: Mapping[str, str]) -> Path | None:
     for each in directories(environ):
         path = each / name_of(port)
         with contextlib.suppress(OSError):
-            if (each == SYSTEM or _is_own(each)) and stat.S_ISSOCK(path.stat().st_mode):
+            if (_is_systems(each) or _is_own(each)) and stat.S_ISSOCK(path.stat().st_mode):
                 return path
     return None
+
+
+def _is_systems(path: Path) -> bool:
+    """Whether root alone can have made the directory. Raises OSError."""
+    above = path.parent.lstat()
+    return path == SYSTEM and above.st_uid == 0 and not above.st_mode & _FOREIGN
 
 
 def _is_own(path: Path) -> bool:

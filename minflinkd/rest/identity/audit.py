@@ -50,6 +50,7 @@ class AuditLog(Component):
         self._clock = clock or SystemClock()
         self._waiting: deque[bytes] = deque()
         self._more = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
         self._told = SeldomTold()
 
     def record(self, deed: Deed) -> None:
@@ -64,11 +65,11 @@ class AuditLog(Component):
         self.tasks.loop("write the audit log", self._write_all)
 
     async def _stop(self) -> None:
-        if self._waiting:
-            try:
+        try:
+            while self._waiting or self._writing is not None:
                 await self._write()
-            except OSError as error:
-                log.error("the end of the audit log cannot be written", error=str(error), lines=len(self._waiting))
+        except OSError as error:
+            log.error("the end of the audit log cannot be written", error=str(error), lines=len(self._waiting))
 
     async def _write_all(self) -> None:
         while True:
@@ -82,8 +83,22 @@ class AuditLog(Component):
                     await self._clock.sleep(AGAIN)
 
     async def _write(self) -> None:
+        """Write what waits. A write that is under way is never begun again: its lines would be there twice.
+
+        Raises OSError.
+        """
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_lines(), name="audit log: write")
+        writing = self._writing
+        try:
+            await asyncio.shield(writing)
+        finally:
+            if writing.done():
+                self._writing = None
+
+    async def _write_lines(self) -> None:
         lines = list(self._waiting)
-        await asyncio.shield(asyncio.to_thread(append, self._path, b"".join(lines)))
+        await asyncio.to_thread(append, self._path, b"".join(lines))
         for _ in lines:
             self._waiting.popleft()
 
@@ -91,10 +106,18 @@ class AuditLog(Component):
 def append(path: Path, lines: bytes) -> None:
     """Add to the file, and begin another one if it is large. Raises OSError."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with os.fdopen(file, "ab") as opened:
-        opened.write(lines)
-        size = opened.tell()
-    if size > LARGEST:
+    try:
+        before = os.fstat(file).st_size
+        try:
+            left = memoryview(lines)
+            while left:
+                left = left[os.write(file, left) :]
+        except OSError:  # the disk is full: the lines are written again later, so none may be here in part
+            os.ftruncate(file, before)
+            raise
+    finally:
+        os.close(file)
+    if before + len(lines) > LARGEST:
         for number in range(KEPT - 1, 0, -1):
             older = path.with_name(f"{path.name}.{number}")
             if older.exists():
