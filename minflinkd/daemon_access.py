@@ -14,6 +14,7 @@ from minflinkd.config import directories as where
 from minflinkd.rest.identity.access import Access
 from minflinkd.rest.identity.own_token import FILE, own_token
 from minflinkd.rest.identity.proving import TokenProver
+from minflinkd.rest.identity.scheme import new_schemes
 from minflinkd.rest.identity.tokens import UnusableTokens, read_tokens
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import Consequence, MinflinkError
@@ -53,7 +54,7 @@ class Door:
 def new_door(config: Config, environ: Mapping[str, str], state: Path, shared_secret: bytes | None = None) -> Door:
     """Blocking, but quick. `shared_secret`: that of a cluster of several daemons.
 
-    Raises UnusableTokens, UnknownGroup.
+    Raises UnusableTokens, UnknownGroup, InvalidAuthOption.
     """
     try:
         local = admitted(config.security.socket_group)
@@ -75,7 +76,8 @@ def new_door(config: Config, environ: Mapping[str, str], state: Path, shared_sec
         "`minflinkd` needs none as root, as the daemon's user, or in its group"
     )
     prover = TokenProver(own_token(state, shared_secret), read_tokens(file), SystemClock(), hint=hint)
-    return Door(Access(prover, local=local, hint=hint), local, file)
+    schemes = new_schemes(config.security.auth)
+    return Door(Access(prover, local=local, schemes=schemes, hint=hint), local, file)
 
 
 def bind_local(config: Config, environ: Mapping[str, str], port: int, local: Admitted) -> LocalSocket | None:

@@ -112,6 +112,12 @@ class Security:
         "SIGHUP. Empty: the credential `tokens` of systemd (LoadCredential=), otherwise tokens.json in the state "
         "directory. The daemon's own token, http.token in the state directory, is valid besides.",
     )
+    auth: dict[str, str] = option(
+        "security.auth",
+        {},
+        "Other ways to prove who one is, written as security.auth.<scheme>.<option>. docs/security.md lists them.",
+        sensitive=True,
+    )
     socket_directory: str = option(
         "security.socket-directory",
         "",

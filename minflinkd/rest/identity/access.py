@@ -6,7 +6,7 @@ In this order: a bearer token, the process at the other end of the Unix socket, 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from aiohttp import web
@@ -14,6 +14,7 @@ from aiohttp import web
 from minflinkd.metrics.refusals import RefusalCollector
 from minflinkd.rest.identity.proving import ExpiredToken, TokenProver, Unauthenticated
 from minflinkd.rest.identity.roles import ANONYMOUS, Forbidden, Identity, Role, require_cluster, require_role
+from minflinkd.rest.identity.scheme import Scheme
 from minflinkd.rest.identity.sessions import Sessions
 from minflinkd.rest.identity.tokens import TokenRecord
 from minflinkd.rest.route import Route
@@ -38,6 +39,7 @@ class Access:
         prover: TokenProver | None,
         *,
         local: Admitted | None = None,
+        schemes: Sequence[Scheme] = (),
         hint: str = "",
         clock: Clock | None = None,
     ) -> None:
@@ -46,6 +48,7 @@ class Access:
         self.sessions = Sessions(clock)
         self.refused = RefusalCollector()
         self._local = local
+        self._schemes = schemes
         self._hint = hint
         self._clock = clock
         self._delayed = 0
@@ -89,7 +92,7 @@ class Access:
             scheme, _, text = header.partition(" ")
             if scheme.lower() != "bearer":
                 raise Unauthenticated("only tokens are taken here", hint="send Authorization: Bearer TOKEN")
-            return await self.prover.prove(text.strip())
+            return await self._prove(text.strip())
         if (uid := self._peer(request)) is not None:
             return Identity(name=f"uid {uid}", role=Role.ADMIN)
         if (cookie := request.cookies.get(cookie_name(request))) is not None:
@@ -98,7 +101,16 @@ class Access:
 
     async def log_in(self, token: str) -> Identity:
         """Raises Unauthenticated, Overloaded."""
-        return ANONYMOUS if self.prover is None else await self.prover.prove(token)
+        return ANONYMOUS if self.prover is None else await self._prove(token)
+
+    async def _prove(self, token: str) -> Identity:
+        """Raises Unauthenticated, Overloaded, SchemeUnavailable."""
+        assert self.prover is not None
+        if not self.prover.knows(token):
+            for scheme in self._schemes:
+                if (found := await scheme.identify(token)) is not None:
+                    return found
+        return await self.prover.prove(token)
 
     def voucher(self, request: web.Request) -> str:
         """Return the token to send with a request that is passed on to another daemon of the cluster.
@@ -124,7 +136,7 @@ class Access:
         found = self.sessions.open.find(cookie)
         if found is not None and found.token_id and self.prover is not None:
             found = self.prover.identity(found.token_id)  # it may have been revoked, or have less rights now
-        if found is None:
+        if found is None or 0 < found.until_ms <= self._clock.epoch_ms():
             raise _NoSession("the session has ended", hint="log in again")
         return found
 

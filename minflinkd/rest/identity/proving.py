@@ -59,6 +59,11 @@ class TokenProver:
         self._records = {record.id: record for record in records}
         self._proved.clear()
 
+    @staticmethod
+    def knows(text: str) -> bool:
+        """Whether this looks like one of minflinkd's own tokens."""
+        return Token.parsed(text) is not None
+
     async def prove(self, text: str) -> Identity:
         """Raises WrongToken, ExpiredToken, Overloaded."""
         key = hmac.digest(self._key, text.encode(errors="replace"), "sha256")

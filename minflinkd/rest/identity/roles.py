@@ -35,6 +35,7 @@ class Identity:
     role: Role
     jobs: tuple[str, ...] = ()  # patterns of the names of jobs; empty: all jobs
     token_id: str = ""  # of the token that proved it: a session ends with its token
+    until_ms: int = 0  # since 1970: when the proof ends, and sessions with it; 0: the token says so, or never
 
     def reaches(self, job_name: str) -> bool:
         return not self.jobs or any(fnmatchcase(job_name, pattern) for pattern in self.jobs)
