@@ -137,12 +137,12 @@ class Access:
         if found is not None and found.token_id and self.prover is not None:
             found = self.prover.identity(found.token_id)  # it may have been revoked, or have less rights now
         if found is None or 0 < found.until_ms <= self._clock.epoch_ms():
-            raise _NoSession("the session has ended", hint="log in again")
+            raise _EndedSession("the session has ended", hint="log in again")
         return found
 
     def tell(self, request: web.Request, error: Unauthenticated | Forbidden) -> None:
         """Count and log a refusal, without the token."""
-        reason = error.reason if isinstance(error, Unauthenticated) else "forbidden"
+        reason = error.reason if isinstance(error, Unauthenticated) else error.code
         self.refused.counts[reason] += 1
         self._told.setdefault(reason, SeldomTold()).warn(
             "a request was refused", reason=reason, peer=sender(request), method=request.method, path=request.path[:200]
@@ -161,8 +161,8 @@ class Access:
             self._delayed -= 1
 
 
-class _NoSession(ExpiredToken):
-    reason = "no-session"
+class _EndedSession(ExpiredToken):
+    reason = "ended-session"
 
 
 def local_end(request: web.Request) -> HasOptions | None:

@@ -76,10 +76,10 @@ class LoginRoutes:
 
     async def page(self, request: web.Request) -> web.Response:
         """Answer the form; with `?code=`, log in by a one-time link."""
-        code = request.query.get("code")
-        if code is None:
+        secret = request.query.get("code")
+        if secret is None:
             return login_page(200)
-        identity = self._access.sessions.codes.take(code)
+        identity = self._access.sessions.codes.take(secret)
         if identity is None:
             raise _WrongLink(
                 "the link was used before, or is older than a minute", hint="`minflinkd open` makes another"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -21,7 +22,7 @@ from minflinkd.rest.route import Route
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime.local_socket import Admitted
 from tests.component.rest.access_world import HINT, OWN, ROLES, TOKENS, World, bearer, world
-from tests.unit.rest.parties import Dispatcher, ResourceManager, TaskManager
+from tests.unit.rest.parties import RUNNING, Dispatcher, ResourceManager, TaskManager
 from tests.waiting import until
 
 JOB = "0" * 32
@@ -175,6 +176,13 @@ async def test_a_limited_token_reaches_its_jobs_alone(at: World, dispatcher: Dis
         async with at.http.post("/jobs", json={"name": name}, headers=limited) as response:
             assert response.status == code, name
     assert len(dispatcher.submissions) == 1
+    job = dispatcher.jobs[RUNNING]
+    dispatcher.jobs[RUNNING] = msgspec.structs.replace(job, graph=msgspec.structs.replace(job.graph, name="etl-2"))
+    async with at.http.get(f"/jobs/{RUNNING}/config", headers=limited) as response:
+        assert response.status == 200
+    for name, refused in (("etl-2", False), ("other", True)):
+        async with at.http.post(f"/jobs/{RUNNING}/hot-restart", json={"name": name}, headers=limited) as response:
+            assert (response.status == 403) is refused, name
     async with at.http.get("/taskmanagers", headers=limited) as response:
         assert response.status == 200
     async with at.http.post("/savepoint-disposal", json={"savepoint-path": "/x"}, headers=limited) as response:

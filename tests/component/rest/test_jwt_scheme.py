@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 import time
 from collections.abc import AsyncIterator
@@ -115,6 +116,14 @@ async def test_the_highest_role_of_the_claim_counts_and_nothing_else_gives_one(
     assert found.role is role
 
 
+def signed_by_hand(issuer: Issuer) -> str:
+    """Return a token that names the algorithm of a public key, and is signed with the published symmetric one."""
+    head = base64.urlsafe_b64encode(json.dumps({"alg": "RS256", "kid": "h1"}).encode()).decode().rstrip("=")
+    body = f"{head}.{issuer.token().split('.')[1]}"
+    signature = hmac.digest(SECRET, body.encode(), "sha256")
+    return f"{body}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
+
+
 def forged(issuer: Issuer, name: str) -> str:
     """Return a token that must not be taken."""
     none = base64.urlsafe_b64encode(json.dumps({"alg": "none", "kid": "r1"}).encode()).decode().rstrip("=")
@@ -129,6 +138,7 @@ def forged(issuer: Issuer, name: str) -> str:
         "not yet valid": lambda: issuer.token(nbf=time.time() + 600),
         "no signature": lambda: f"{none}.{issuer.token().split('.')[1]}.",
         "a symmetric signature": lambda: issuer.token(SECRET, "HS256", "h1"),
+        "a symmetric signature that says otherwise": lambda: signed_by_hand(issuer),
         "an unknown key": lambda: issuer.token(kid="r9"),
         "a changed claim": lambda: ".".join([*issuer.token().split(".")[:2], issuer.token(sub="eve").split(".")[2]]),
     }[name]()
@@ -138,7 +148,14 @@ def forged(issuer: Issuer, name: str) -> str:
     "name",
     [
         *("another key", "another issuer", "another audience", "no audience", "no issuer", "no expiry", "no name"),
-        *("not yet valid", "no signature", "a symmetric signature", "an unknown key", "a changed claim"),
+        *(
+            "not yet valid",
+            "no signature",
+            "a symmetric signature",
+            "a symmetric signature that says otherwise",
+            "an unknown key",
+            "a changed claim",
+        ),
     ],
 )
 async def test_a_token_that_is_not_the_issuers_is_refused(issuer: Issuer, name: str) -> None:

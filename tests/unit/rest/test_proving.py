@@ -128,6 +128,14 @@ async def test_a_revoked_token_ends_at_once_although_it_is_remembered(hashing: H
     assert known.identity(CI.id) is None
 
 
+async def test_a_token_whose_hash_was_replaced_ends_although_it_is_remembered(hashing: Hashing) -> None:
+    known = prover(record(CI))
+    await known.prove(CI.text)
+    known.replace((record(Token(CI.id, OWN.secret)),))
+    with pytest.raises(WrongToken):
+        await known.prove(CI.text)
+
+
 async def test_a_token_that_is_revoked_while_it_is_proved_is_refused(hashing: Hashing) -> None:
     hashing.free.clear()
     known = prover(record(CI))
