@@ -25,7 +25,9 @@ ROLES = ("view", "operate", "submit", "admin")
 
 @click.group()
 def token() -> None:
-    """Make, list and revoke tokens for the HTTP endpoint. Run it on the daemon's host, as the daemon's user or root.
+    """Make, list and revoke tokens for the HTTP endpoint. Each command has --json.
+
+    Run it on the daemon's host, as the daemon's user or root.
 
     \b
     Examples:
