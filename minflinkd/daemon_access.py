@@ -72,8 +72,8 @@ def new_door(config: Config, environ: Mapping[str, str], state: Path, shared_sec
         return Door(Access.open_to_all(), local, None)
     file = where.tokens_file(config, state, environ)
     hint = (
-        f"send Authorization: Bearer TOKEN; the daemon's own token is in {state / FILE}. On the daemon's host, "
-        "`minflinkd` needs none as root, as the daemon's user, or in its group"
+        f"send Authorization: Bearer TOKEN; the daemon's own token is in {state / FILE}. `minflinkd` takes one from "
+        "--token-file, and needs none on the daemon's host as root, as the daemon's user, or in its group"
     )
     prover = TokenProver(own_token(state, shared_secret), read_tokens(file), SystemClock(), hint=hint)
     schemes = new_schemes(config.security.auth)
