@@ -25,6 +25,7 @@ from minflinkd.config import Config
 from minflinkd.config import directories as where
 from minflinkd.config.taskmanager_options import Driver
 from minflinkd.config.tls_options import tls_of
+from minflinkd.daemon_access import Door, bind_local, new_door
 from minflinkd.daemon_options import blob_options, dispatcher_options, master_hooks, resource_manager_options
 from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.dispatcher.job_store import JobStore
@@ -43,7 +44,8 @@ from minflinkd.resourcemanager.standalone import StandaloneLauncher
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
 from minflinkd.rest.guard import limits_of_bodies, own_names
-from minflinkd.rest.server import Listening, LogSources, RestServer, place
+from minflinkd.rest.identity.audit import AuditLog
+from minflinkd.rest.server import Entrance, Listening, LogSources, RestServer, place
 from minflinkd.rpc.door import RpcDoor
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import Address
@@ -52,6 +54,7 @@ from minflinkd.runtime import listening
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.ids import Chance, IdSource, ResourceId
+from minflinkd.runtime.local_socket import LocalSocket
 from minflinkd.runtime.supervisor import Supervisor
 from minflinkd.runtime.tls import Clients
 from minflinkd.storage.location import Location
@@ -74,6 +77,7 @@ class DaemonInfo:
     state_directory: Path
     pid: int
     elected: bool = False  # it takes part in an election, and may be a standby
+    asks: bool = True  # HTTP asks for a token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,7 @@ class Mandate:
     cluster_id: str
     records: Location  # of the job store; accepts writes only while this leadership lasts
     sockets: Sequence[socket.socket]  # of the HTTP endpoint, already listening
+    http: Door  # who is let in there
     url: str  # of the endpoint, for the other daemons and for clients
     door: RpcDoor  # through which TaskManagers connect
     members: Callable[[], Sequence[Member]]  # who takes part in the election, the leader first
@@ -102,6 +107,7 @@ class Daemon(Component):
         super().__init__("daemon")
         self.config = config
         self.state_directory = where.state_directory(config, environ)
+        self._environ = environ
         self._mandate = mandate
         self._directory = StateDirectory(self.state_directory)
         self._leads = mandate.leads if mandate is not None else lambda: self._directory.held
@@ -112,6 +118,7 @@ class Daemon(Component):
         self._network = LocalNetwork(leads=lambda: self._leads())
         self.launcher: TaskManagerLauncher | None = None
         self._rest_sockets: list[socket.socket] = []
+        self._local: LocalSocket | None = None
         self._came_up = False
         self._leads_since_ms = 0
         self._hands_over = False
@@ -119,7 +126,8 @@ class Daemon(Component):
 
     @property
     def info(self) -> DaemonInfo:
-        return DaemonInfo(self.rest.url, self.blobs.url, self.state_directory, os.getpid())
+        asks = self._door.access.asks
+        return DaemonInfo(self.rest.url, self.blobs.url, self.state_directory, os.getpid(), asks=asks)
 
     async def _start(self) -> None:
         mandate = self._mandate
@@ -133,6 +141,7 @@ class Daemon(Component):
         if config.resourcemanager.driver is not Driver.STANDALONE:
             java = await asyncio.to_thread(check_java, os.environ)  # TaskManagers inherit it
             log.info("Java was found", program=str(java.program), version=java.version)
+        self._door = new_door(config, self._environ, state) if mandate is None else mandate.http
         self._rest_sockets = await self._listening_sockets()
         self._secret_file = where.secret_file(config, state)
         secret = cluster_secret(self._secret_file)
@@ -187,6 +196,8 @@ class Daemon(Component):
             storage_requests=self._storages.statistics,
             leadership=self._leadership_sample,
         )
+        audit_file = where.audit_log(config, state)
+        audit = None if audit_file is None else AuditLog(audit_file)
         self.rest = RestServer(
             Backend(
                 self._network,
@@ -206,6 +217,7 @@ class Daemon(Component):
                 blob_url=lambda: self.blobs.url,
                 standing=self._standing,
             ),
+            entrance=Entrance(access=self._door.access, audit=audit),
             metrics=self.metrics,
             limits=limits_of_bodies(config.rest.max_content_length),
             blobs=self.blobs,
@@ -219,7 +231,8 @@ class Daemon(Component):
         # In the order in which they start; they stop in reverse order.
         await self._begin(lag, self.rpc)
         await self._meet_task_managers()
-        await self._begin(self.blobs, self.offloading, self.resource_managers, self.dispatcher, self.rest)
+        await self._begin(self.blobs, self.offloading, self.resource_managers, self.dispatcher)
+        await self._begin(*(() if audit is None else (audit,)), self.rest)
         if mandate is None:
             # Tells whoever started a daemon on a free port where it is, once it is ready.
             await self._storages.at(str(self._ready_file)).write_bytes(self._ready())
@@ -238,7 +251,9 @@ class Daemon(Component):
     async def _listening_sockets(self) -> list[socket.socket]:
         if self._mandate is not None:
             return [each.dup() for each in self._mandate.sockets]
-        return await listening.bind(place(self.config.rest.bind_address, self.config.rest.port))
+        sockets = await listening.bind(place(self.config.rest.bind_address, self.config.rest.port))
+        self._local = bind_local(self.config, self._environ, sockets[0].getsockname()[1], self._door.local)
+        return sockets if self._local is None else [*sockets, self._local.socket]
 
     @property
     def _records(self) -> Location:
@@ -285,6 +300,8 @@ class Daemon(Component):
             except Exception:  # the other parts must end all the same, above all TaskManagers
                 log.exception("a part of the daemon did not end well")
         listening.close(self._rest_sockets)  # the endpoint has not taken them over if the start failed
+        if self._local is not None:
+            self._local.close()
         self._directory.release()
 
     async def before_stop(self) -> None:
@@ -316,6 +333,10 @@ class Daemon(Component):
         if (resource_manager := self.resource_managers.current) is not None:  # otherwise the next one starts with them
             resource_manager.reconfigure(resource_manager_options(config))
         self.dispatcher.options = dispatcher_options(config, self.state_directory, self._epoch)
+
+    async def read_tokens_again(self) -> None:
+        """Raises nothing."""
+        await self._door.read_tokens_again()
 
     def _standing(self) -> Standing:
         url = self.rest.url if self._mandate is None else self._mandate.url

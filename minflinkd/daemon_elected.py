@@ -25,6 +25,7 @@ from minflinkd.config.cluster_options import Standby as RestStandby
 from minflinkd.config.tls_options import tls_of
 from minflinkd.config.values import socket_address
 from minflinkd.daemon import READY_FILE, Daemon, DaemonInfo, Mandate
+from minflinkd.daemon_access import Door, bind_local, new_door
 from minflinkd.daemon_leadership import Leadership
 from minflinkd.ha.election import Timing
 from minflinkd.ha.elector import Elector
@@ -40,6 +41,7 @@ from minflinkd.runtime import listening
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.local_socket import LocalSocket
 from minflinkd.runtime.supervision import FIRST_PAUSE, LONGEST_PAUSE
 from minflinkd.runtime.tls import Clients
 from minflinkd.storage.registry import Storages
@@ -83,6 +85,8 @@ class ElectedDaemon(Component):
         self._directory = StateDirectory(self.state_directory)
         self._storages = Storages(config.storage.options)
         self._sockets: list[socket.socket] = []
+        self._local: LocalSocket | None = None
+        self._http: Door | None = None
         self._door: RpcDoor | None = None
         self._standby: StandbyServer | None = None
         self._daemon: Daemon | None = None
@@ -99,7 +103,11 @@ class ElectedDaemon(Component):
     @property
     def info(self) -> DaemonInfo:
         blobs = "" if self._daemon is None else self._daemon.blobs.url
-        return DaemonInfo(self._url, blobs, self.state_directory, os.getpid(), elected=True)
+        return DaemonInfo(self._url, blobs, self.state_directory, os.getpid(), elected=True, asks=self._asks)
+
+    @property
+    def _asks(self) -> bool:
+        return self._http is None or self._http.access.asks
 
     @property
     def leads(self) -> bool:
@@ -117,10 +125,13 @@ class ElectedDaemon(Component):
         self._require_no_local_jobs()
         config = self.config
         secret = cluster_secret(where.secret_file(config, self.state_directory), shared=True)
+        self._http = new_door(config, self._environ, self.state_directory, secret)
         self._sockets = await listening.bind(place(config.rest.bind_address, config.rest.port))
-        self._url = (
-            f"{'https' if config.rest_tls.enabled else 'http'}://{_host(config)}:{self._sockets[0].getsockname()[1]}"
-        )
+        port = self._sockets[0].getsockname()[1]
+        self._url = f"{'https' if config.rest_tls.enabled else 'http'}://{_host(config)}:{port}"
+        self._local = bind_local(config, self._environ, port, self._http.local)
+        if self._local is not None:
+            self._sockets.append(self._local.socket)
         self._door = door = RpcDoor(
             _rpc_place(config), secret=secret, leader=self._leaders_rpc, tls=tls_of(config.internal_tls)
         )
@@ -159,6 +170,8 @@ class ElectedDaemon(Component):
             except Exception:  # the other parts must end all the same, above all the claim
                 log.exception("a part of the daemon did not end well")
         listening.close(self._sockets)
+        if self._local is not None:
+            self._local.close()
         if self._directory.held:  # otherwise the file belongs to another daemon
             with contextlib.suppress(OSError):
                 (self.state_directory / READY_FILE).unlink()
@@ -175,6 +188,11 @@ class ElectedDaemon(Component):
         self.config = config
         if self._daemon is not None:
             self._daemon.apply(config)
+
+    async def read_tokens_again(self) -> None:
+        """Raises nothing."""
+        if self._http is not None:
+            await self._http.read_tokens_again()
 
     def _require_no_local_jobs(self) -> None:
         """Raises LocalJobsLeft: jobs from before `high-availability.type` was set would silently stop running."""
@@ -252,6 +270,7 @@ class ElectedDaemon(Component):
     async def _begin(self, leadership: Leadership) -> None:
         """Start the components of a leader, or return early if the leadership ends. Raises MinflinkError, OSError."""
         assert self._door is not None
+        assert self._http is not None
         epoch, cluster_id = leadership.epoch, await self._cluster.cluster_id()
         records = leadership.records = self._cluster.records(cluster_id, epoch)
         mandate = Mandate(
@@ -260,6 +279,7 @@ class ElectedDaemon(Component):
             cluster_id=cluster_id,
             records=records.jobs,
             sockets=self._sockets,
+            http=self._http,
             url=self._url,
             door=self._door,
             members=lambda: self._members,
@@ -326,6 +346,7 @@ class ElectedDaemon(Component):
         """Begin to answer HTTP as a standby. Idempotent."""
         if self._standby is not None or self.tasks.closed:
             return
+        assert self._http is not None
         config, tls = self.config, tls_of(self.config.rest_tls)
         standby = StandbyServer(
             [each.dup() for each in self._sockets],
@@ -336,6 +357,7 @@ class ElectedDaemon(Component):
                 tls=tls.server(Clients.NEED_NONE) if tls else None,
                 tls_to_leader=tls.client if tls else None,
             ),
+            access=self._http.access,
             leader=self._leader,
             trouble=lambda: self._trouble or self._elector.trouble,
             without_leader=self._without_leader,

@@ -101,6 +101,7 @@ async def _reload(
         await wanted.wait()
         wanted.clear()
         systemd.reloading()
+        await daemon.read_tokens_again()  # also if the configuration is wrong: a revoked token must end
         try:
             found = changes(daemon.config, load_config(file, environ, overrides))
         except MinflinkError as error:

@@ -22,6 +22,7 @@ from minflinkd.cli.submission import submit
 from minflinkd.rest.schemas import JobInfo, TaskManager
 from minflinkd.runtime.errors import MinflinkError
 from tests.class_archives import CLASS_ARCHIVES
+from tests.tokens import bearer
 from tests.waiting import PATIENCE, until
 
 CONFIG = "minflinkd.yaml"
@@ -42,6 +43,11 @@ class Cluster:
     @property
     def state(self) -> Path:
         return self.launch.state
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """For a test's own HTTP client: the daemon's token."""
+        return bearer(self.state)
 
     @property
     def log(self) -> str:

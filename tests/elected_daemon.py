@@ -12,6 +12,7 @@ from minflinkd.config import load_config
 from minflinkd.daemon_elected import ElectedDaemon, new_daemon
 from minflinkd.rest.schemas import Health
 from tests.cluster import free_port
+from tests.tokens import bearer
 from tests.waiting import until
 
 
@@ -80,7 +81,10 @@ async def not_ready(daemon: ElectedDaemon, reason: str) -> None:
 
 async def metrics(daemon: ElectedDaemon) -> dict[str, float]:
     """Return the metrics without labels, by their names."""
-    async with aiohttp.ClientSession() as session, session.get(f"{daemon.info.url}/metrics") as answer:
+    async with (
+        aiohttp.ClientSession(daemon.info.url, headers=bearer(daemon.state_directory)) as session,
+        session.get("/metrics") as answer,
+    ):
         lines = (await answer.text()).splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in pairs if "{" not in name}

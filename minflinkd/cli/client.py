@@ -17,6 +17,7 @@ import msgspec
 import stamina
 
 from minflinkd.cli import endpoint
+from minflinkd.cli.credentials import Credentials
 from minflinkd.cli.endpoint import FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, DaemonUnreachable, Endpoint, Refused
 from minflinkd.rest.schemas import (
     BlobAccess,
@@ -31,6 +32,7 @@ from minflinkd.rest.schemas import (
     JobExceptions,
     JobInfo,
     JobsOverview,
+    LoginLink,
     Logs,
     OperationResult,
     Orphans,
@@ -88,11 +90,16 @@ class Client:
         attempts: int = ATTEMPTS,
         patience: float = PATIENCE,
         ca_file: str | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        """`ca_file`: the CA of an `https` daemon. Raises UnusableCertificate."""
+        """`ca_file`: the CA of an `https` daemon. `credentials`: by default those that the command line finds.
+
+        Raises UnusableCertificate.
+        """
         self._ca_file = ca_file
         self._tls = Tls(TlsFiles(ca=Path(ca_file))).client if ca_file else None
-        self._endpoint = Endpoint(url, timeout=timeout, tls=self._tls)
+        self._credentials = credentials or Credentials()
+        self._endpoint = Endpoint(url, timeout=timeout, tls=self._tls, credentials=self._credentials)
         self._timeout = timeout
         self._attempts = attempts
         self._patience = patience
@@ -152,6 +159,10 @@ class Client:
         body = await self._repeat(method, "/storage/orphans", query=query, timeout=SWEEP_TIMEOUT)
         return msgspec.json.decode(body, type=Orphans)
 
+    async def login_link(self) -> LoginLink:
+        """Return a link that logs a browser in once."""
+        return msgspec.json.decode(await self._send("POST", "/login/links"), type=LoginLink)
+
     def knows_also(self, urls: Iterable[str]) -> None:
         """Also try these daemons if the others do not answer."""
         self._endpoint.knows_also(urls)
@@ -162,7 +173,15 @@ class Client:
 
     async def is_at(self, url: str, pid: int) -> bool:
         """Whether the daemon that answers at `url` now has this pid. Does not try again."""
-        async with Client(url, timeout=self._timeout, attempts=1, patience=0.0, ca_file=self._ca_file) as daemon:
+        client = Client(
+            url,
+            timeout=self._timeout,
+            attempts=1,
+            patience=0.0,
+            ca_file=self._ca_file,
+            credentials=self._credentials,
+        )
+        async with client as daemon:
             try:
                 found = (await daemon.get("/health/live", Health)).pid
             except DaemonUnreachable:

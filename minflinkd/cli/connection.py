@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
@@ -26,18 +27,22 @@ class Connection:
     timeout: float  # seconds for one request
     as_json: bool
     ca_file: str | None = None
+    token_file: Path | None = None
 
     def run(self, body: Callable[[Any], Awaitable[ExitCode | None]]) -> None:
         """Run `body(client)`, then end the command with its exit code, or with an error and its exit code."""
         import stamina  # slow to import: only commands that need a daemon pay for it
 
         from minflinkd.cli.client import Client
+        from minflinkd.cli.credentials import Credentials
         from minflinkd.runtime.log import warnings_only
 
         stamina.instrumentation.set_on_retry_hooks([])  # it would log to the user's terminal
 
         async def connected() -> ExitCode | None:
-            async with Client(self.url, timeout=self.timeout, ca_file=self.ca_file) as client:
+            credentials = Credentials(self.token_file)
+            client = Client(self.url, timeout=self.timeout, ca_file=self.ca_file, credentials=credentials)
+            async with client as client:
                 return await body(client)
 
         try:
@@ -79,11 +84,13 @@ class JsonFailure(Failure):
 
 
 def connection_options(command: F) -> F:
-    """Add --url, --ca-file, --timeout and --json, which the command gets as one `connection`."""
+    """Add --url, --token-file, --ca-file, --timeout and --json, which the command gets as one `connection`."""
 
     @functools.wraps(command)
-    def with_connection(*args: Any, url: str, timeout: float, as_json: bool, ca_file: str | None, **kwargs: Any) -> Any:
-        return command(*args, connection=Connection(url, timeout, as_json, ca_file), **kwargs)
+    def with_connection(
+        *args: Any, url: str, timeout: float, as_json: bool, ca_file: str | None, token_file: Path | None, **kwargs: Any
+    ) -> Any:
+        return command(*args, connection=Connection(url, timeout, as_json, ca_file, token_file), **kwargs)
 
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
@@ -94,6 +101,13 @@ def connection_options(command: F) -> F:
             metavar="FILE",
             show_envvar=True,
             help="PEM file with the CA of the daemon's certificate, for an https URL. Default: this machine's CAs.",
+        ),
+        click.option(
+            "--token-file",
+            envvar="MINFLINKD_TOKEN_FILE",
+            show_envvar=True,
+            type=click.Path(path_type=Path),
+            help="A file with the token. On the daemon's host root and the daemon's user need none.",
         ),
         click.option(
             "--url",

@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from minflinkd.cli.credentials import SOCKET_URL, Credentials
 from minflinkd.rest.schemas import ErrorAnswer
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
 from minflinkd.runtime.tls_faults import why_refused
@@ -62,26 +63,42 @@ def addresses(text: str) -> tuple[str, ...]:
 
 
 class Endpoint:
-    def __init__(self, urls: str, *, timeout: float, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        urls: str,
+        *,
+        timeout: float,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         """`urls`: of one daemon, or of several, separated by commas. `timeout`: for one request, in seconds.
 
         `tls`: for `https` URLs; without it, the CAs of this machine.
         """
         self._tls = tls
         self._addresses = addresses(urls)
+        self._credentials = credentials or Credentials()
+        self._over_sockets: dict[str, aiohttp.ClientSession] = {}
         self._leader = ""  # the address to which a standby has redirected
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        timeout = aiohttp.ClientTimeout(total=self._timeout, sock_connect=CONNECT_TIMEOUT)
-        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=self._tls or True))
+        self._session = self._new_session(None)
         return self
+
+    def _new_session(self, path: str | None) -> aiohttp.ClientSession:
+        """`path`: of a Unix socket."""
+        timeout = aiohttp.ClientTimeout(total=self._timeout, sock_connect=CONNECT_TIMEOUT)
+        connector = aiohttp.TCPConnector(ssl=self._tls or True) if path is None else aiohttp.UnixConnector(path)
+        return aiohttp.ClientSession(timeout=timeout, connector=connector)
 
     async def aclose(self) -> None:
         session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        for each in (session, *self._over_sockets.values()):
+            if each is not None:
+                await each.close()
+        self._over_sockets = {}
 
     def knows_also(self, urls: Iterable[str]) -> None:
         """Ask these daemons after the others."""
@@ -169,7 +186,9 @@ class Endpoint:
 
         An error in `_NOT_CONNECTED` means that `base` itself could not be reached.
         """
-        response = await self._at(URL(base + path), method, options)
+        socket = base.removeprefix(SOCKET_URL) if base.startswith(SOCKET_URL) else ""
+        url = URL(("http://localhost" if socket else base) + path)
+        response = await self._at(url, method, options, socket)
         for _ in range(HOPS):
             if response.status == UNAVAILABLE:
                 error = refusal(response.status, await response.read())
@@ -187,10 +206,31 @@ class Endpoint:
         response.release()
         raise _no_leader("the daemons do not agree which of them leads")
 
-    async def _at(self, url: URL, method: str, options: Mapping[str, Any]) -> aiohttp.ClientResponse:
+    async def _at(
+        self, url: URL, method: str, options: Mapping[str, Any], named_socket: str = ""
+    ) -> aiohttp.ClientResponse:
+        """Send a request: over a Unix socket if one is named, or if the daemon of this address has one here.
+
+        Raises UnusableTokenFile, and aiohttp's errors.
+        """
         if self._session is None:
             raise RuntimeError("the client is not open: use it with `async with`")
-        return await self._session.request(method, url, allow_redirects=False, **options)
+        path = named_socket or self._credentials.socket(url)
+        if path:
+            asked = _with_token(options, self._credentials.named_token())
+            local = url.with_scheme("http")  # there is no TLS over a socket of this machine
+            try:
+                return await self._over_socket(path).request(method, local, allow_redirects=False, **asked)
+            except _NOT_CONNECTED:  # a daemon that was killed has left it
+                if named_socket:
+                    raise
+        asked = _with_token(options, self._credentials.token(url))
+        return await self._session.request(method, url, allow_redirects=False, **asked)
+
+    def _over_socket(self, path: str) -> aiohttp.ClientSession:
+        if path not in self._over_sockets:
+            self._over_sockets[path] = self._new_session(path)
+        return self._over_sockets[path]
 
     def _prefer(self, base: str) -> None:
         """Ask this one first from now on."""
@@ -206,6 +246,12 @@ class Endpoint:
     def _unreachable(self, error: Exception) -> DaemonUnreachable:
         why = str(error) or type(error).__name__
         return DaemonUnreachable(f"the daemon at {self.url} did not answer: {why}", hint="its log may say why")
+
+
+def _with_token(options: Mapping[str, Any], token: str | None) -> Mapping[str, Any]:
+    if token is None:
+        return options
+    return {**options, "headers": {**options.get("headers", {}), "Authorization": f"Bearer {token}"}}
 
 
 def refusal(status: int, body: bytes) -> Refused:

@@ -24,6 +24,8 @@ GROUPS = {
         "serve": Lazy("serve:serve", "Run the daemon."),
         "taskmanager": Lazy("taskmanager:taskmanager", "Run one TaskManager, or drain one."),
         "check-config": Lazy("check_config:check_config", "Check a configuration and show what differs from defaults."),
+        "token": Lazy("token:token", "Make, list and revoke tokens for the HTTP endpoint."),
+        "open": Lazy("open_page:open_page", "Print a link that logs a browser in."),
         "handover": Lazy("handover:handover", "End the daemon, but leave its tasks running for the next one."),
         "demo": Lazy("demo:demo", "See a real streaming job from its start to a recovery."),
     },
@@ -102,4 +104,5 @@ def main() -> None:
 
     `minflinkd COMMAND --help` shows options, exit codes and examples. The daemon is found by --url or
     $MINFLINKD_URL; the default is http://127.0.0.1:8081. If there are several daemons, list all, separated by commas.
+    On the daemon's host, root and the daemon's user need no token; others name a file with one: --token-file.
     """

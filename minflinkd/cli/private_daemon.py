@@ -39,6 +39,11 @@ _OWN = {
     "security.secret-file": "",
     "security.ssl.internal.enabled": "false",  # it is reached at loopback, under no name of a certificate
     "security.ssl.rest.enabled": "false",
+    "security.allow-unauthenticated": "false",
+    "security.tokens-file": "",
+    "security.socket-directory": "",
+    "security.socket-group": "",
+    "security.audit-log": "none",
     "execution.checkpointing.dir": "",
     "resourcemanager.driver": "process",
     "resourcemanager.min-taskmanagers": "0",

@@ -67,6 +67,8 @@ def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None)
     def ready(info: DaemonInfo) -> None:
         up = f"answers at {info.url}, and leads once it is elected" if info.elected else f"is ready at {info.url}"
         announce(f"minflinkd {up}; its state is in {info.state_directory}", as_json=as_json)
+        if not info.asks:
+            announce("It asks nobody for a token (security.allow-unauthenticated).", as_json=as_json)
 
     with told("The daemon cannot run", as_json=as_json):
         asyncio.run(serve_daemon(config, environ=os.environ, config_file=file, overrides=settings, ready=ready))

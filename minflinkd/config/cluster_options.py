@@ -101,9 +101,42 @@ class Security:
     allow_unauthenticated: bool = option(
         "security.allow-unauthenticated",
         False,
-        "Whether everything may listen on an address other than loopback. With false, such an address is refused, for "
-        "the HTTP endpoint always, for the others without security.ssl.internal.enabled. Whoever can submit a job can "
-        "run code: set this only if the network lets nobody else in.",
+        "Whether the HTTP endpoint asks nobody who they are, and everything may listen on an address other than "
+        "loopback. With false, HTTP asks for a token, and such an address is refused: for the HTTP endpoint without "
+        "security.ssl.rest.enabled, for the others without security.ssl.internal.enabled. Whoever can submit a job can "
+        "run code: set this only if the host and the network let nobody else in.",
+    )
+    tokens_file: str = option(
+        "security.tokens-file",
+        "",
+        "File of the tokens that `minflinkd token create` makes, with names, roles and hashes. It is read again on "
+        "SIGHUP. Empty: the credential `tokens` of systemd (LoadCredential=), otherwise tokens.json in the state "
+        "directory. The daemon's own token, http.token in the state directory, is valid besides.",
+    )
+    auth: dict[str, str] = option(
+        "security.auth",
+        {},
+        "Other ways to prove who one is, written as security.auth.<scheme>.<option>. docs/security.md lists them.",
+        sensitive=True,
+    )
+    socket_directory: str = option(
+        "security.socket-directory",
+        "",
+        "Directory of the Unix socket over which the command line reaches the HTTP endpoint without a token. Its name "
+        "has the endpoint's port. Empty: systemd's runtime directory, otherwise minflinkd in $XDG_RUNTIME_DIR, "
+        "otherwise /tmp/minflinkd-<uid>. none: there is no socket.",
+    )
+    socket_group: str = option(
+        "security.socket-group",
+        "",
+        "Group whose members may do everything over the Unix socket, as root and the daemon's user may. Empty: the "
+        "group of the daemon's user, if it has the user's name; a shared group, such as users, does not count.",
+    )
+    audit_log: str = option(
+        "security.audit-log",
+        "",
+        "File in which each change that is asked for over HTTP is written down: who, from where, what, and with which "
+        "result. Empty: audit.log in the state directory. none: nothing is written down.",
     )
     allowed_hosts: str = option(
         "security.allowed-hosts",

@@ -65,12 +65,18 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     }
     for key, address in bound.items():
         if not _is_loopback(address) and not _shuts_out_others(config, key):
-            tls = "" if key == "rest.bind-address" else "set security.ssl.internal.enabled: true, "
+            option = "security.ssl.rest.enabled" if key == "rest.bind-address" else "security.ssl.internal.enabled"
+            tls = f"set {option}: true, "
             yield (
                 (key,),
                 f"{address!r} can be reached from other machines, and whoever reaches it can run code: use 127.0.0.1, "
                 f"{tls}or set security.allow-unauthenticated: true where the network lets nobody else in",
             )
+    if config.security.allow_unauthenticated and config.security.tokens_file:
+        yield (
+            ("security.allow-unauthenticated", "security.tokens-file"),
+            "with security.allow-unauthenticated nobody is asked for a token: leave one of the two out",
+        )
     reached = config.jobmanager.rpc_address or config.jobmanager.bind_host
     if _shuts_out_others(config, "jobmanager.bind-host") and _is_unspecified(reached):
         yield (
@@ -88,19 +94,12 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
 def _shuts_out_others(config: Config, key: str) -> bool:
     """Whether the address of this option may be one that others reach: it lets nobody in who does not belong (E40).
 
-    Among themselves, the processes of a cluster show each other certificates. Clients of the HTTP endpoint show none,
-    so TLS is not enough there: somebody must also say who they are.
+    Among themselves, the processes of a cluster show each other certificates. Clients of the HTTP endpoint show a
+    token, which nobody on the way may read.
     """
     if config.security.allow_unauthenticated:
         return True
-    if key == "rest.bind-address":
-        return config.rest_tls.enabled and _clients_are_known(config)
-    return config.internal_tls.enabled
-
-
-def _clients_are_known(_: Config) -> bool:
-    """Whether clients of the HTTP endpoint must say who they are. There is no way to do so yet."""
-    return False
+    return config.rest_tls.enabled if key == "rest.bind-address" else config.internal_tls.enabled
 
 
 def _tls(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:

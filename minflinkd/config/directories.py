@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from minflinkd.config.options import Config
+from minflinkd.runtime import local_socket
 from minflinkd.runtime.ids import ResourceId
+
+NOTHING = "none"  # of an option whose empty value means a default place
 
 
 def state_directory(config: Config, environ: Mapping[str, str]) -> Path:
@@ -43,6 +46,32 @@ def ha_storage_uri(config: Config, state: Path) -> str:
 def secret_file(config: Config, state: Path) -> Path:
     """Return `security.secret-file`, otherwise a file in the state directory."""
     return Path(config.security.secret_file) if config.security.secret_file else state / "cluster.secret"
+
+
+def tokens_file(config: Config, state: Path, environ: Mapping[str, str]) -> Path:
+    """Return `security.tokens-file`, otherwise systemd's credential, otherwise a file in the state directory."""
+    if config.security.tokens_file:
+        return Path(config.security.tokens_file)
+    if credentials := environ.get("CREDENTIALS_DIRECTORY", ""):
+        given = Path(credentials) / "tokens"
+        if given.exists():
+            return given
+    return state / "tokens.json"
+
+
+def audit_log(config: Config, state: Path) -> Path | None:
+    """Return `security.audit-log`, otherwise a file in the state directory. None: nothing is written down."""
+    if config.security.audit_log == NOTHING:
+        return None
+    return Path(config.security.audit_log) if config.security.audit_log else state / "audit.log"
+
+
+def socket_directory(config: Config, environ: Mapping[str, str]) -> Path | None:
+    """Return where the Unix socket of the HTTP endpoint is. None: there is none."""
+    if config.security.socket_directory == NOTHING:
+        return None
+    given = config.security.socket_directory
+    return Path(given).absolute() if given else local_socket.directory(environ)
 
 
 def blob_directory(config: Config, state: Path, cluster_id: str) -> Path:

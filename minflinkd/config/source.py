@@ -20,7 +20,7 @@ _DEEPEST: Final = 50
 # Variables with the prefix that are not options: the file to read, and variables of the command line tools.
 RESERVED_VARIABLES: Final = frozenset(
     {
-        *("MINFLINKD_CONFIG", "MINFLINKD_URL", "MINFLINKD_TOKEN", "MINFLINKD_CA_FILE"),
+        *("MINFLINKD_CONFIG", "MINFLINKD_URL", "MINFLINKD_TOKEN", "MINFLINKD_TOKEN_FILE", "MINFLINKD_CA_FILE"),
         *("MINFLINKD_CRASH_AT", "MINFLINKD_TASKMANAGER_TOKEN", private_files.VARIABLE),  # between our processes
     }
 )

@@ -21,7 +21,7 @@ import structlog
 
 from minflinkd.ha import state_format
 from minflinkd.runtime.errors import Consequence, MinflinkError
-from minflinkd.runtime.private_files import close_to_others
+from minflinkd.runtime.private_files import close_to_others, write_whole
 
 log = structlog.get_logger(__name__)
 
@@ -84,9 +84,9 @@ class StateDirectory:
                 # This comes first: the directory of a later version stays untouched, and an earlier version is kept out
                 # before anything is written in the new format.
                 if not state_format.require_known(self.path):
-                    _write(self.path / state_format.FILE, state_format.content(), 0o600)
+                    write_whole(self.path / state_format.FILE, state_format.content(), 0o600)
                 epoch = self._last_epoch() + 1
-                _write(self.path / "epoch", f"{epoch}\n".encode(), 0o600)
+                write_whole(self.path / "epoch", f"{epoch}\n".encode(), 0o600)
         except BaseException:
             self.release()
             raise
@@ -127,7 +127,7 @@ def cluster_id(state: Path) -> str:
     path = state / "cluster.id"
     with usable(state):
         if not path.exists():
-            _write(path, f"{secrets.token_hex(16)}\n".encode(), 0o600)
+            write_whole(path, f"{secrets.token_hex(16)}\n".encode(), 0o600)
         found = path.read_bytes().decode(errors="replace").strip()
     if not _CLUSTER_ID.fullmatch(found):  # it becomes part of paths
         raise UnusableClusterId(
@@ -151,7 +151,7 @@ def cluster_secret(path: Path, *, shared: bool = False) -> bytes:
                     "(openssl rand -hex 32)",
                 )
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _write(path, secrets.token_hex(32).encode(), 0o600)
+            write_whole(path, secrets.token_hex(32).encode(), 0o600)
         secret = path.read_bytes().strip()
         open_to = path.stat().st_mode & 0o007
     except OSError as error:
@@ -196,22 +196,3 @@ def _why(path: Path, error: OSError) -> str:
             return f"{above} is a file"
     failed = str(error.filename or path)
     return f"{failed}: {error.strerror or error}"
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write the file whole or not at all. It is durable on return."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:  # the disk is full, for example
-        temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)  # sync the name, too: an epoch that a power cut takes back would be used again
-    finally:
-        os.close(directory)

@@ -34,6 +34,7 @@ T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 JSON = "application/json"
+JOB = web.RequestKey("job", str)  # the job that a request is about, if its path does not say so
 SNAPSHOT_AGE = 0.05  # seconds for which everybody gets the same answer about the whole cluster (E4)
 
 _YES = frozenset({"", "true", "1"})
@@ -145,6 +146,18 @@ class Backend:
 def resource_id(http: web.Request) -> ResourceId:
     """Return the id of the TaskManager that the path names. Raises InvalidId."""
     return parse_resource_id(http.match_info["taskmanagerid"])
+
+
+class _Named(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+def job_name(document: bytes) -> str:
+    """Return the name in a job document; empty if there is none, or the document is none: it will be refused."""
+    try:
+        return msgspec.json.decode(document, type=_Named).name
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def flag(http: web.Request, name: str) -> bool:

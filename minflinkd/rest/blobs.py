@@ -16,8 +16,10 @@ from minflinkd.blob.keys import BlobKind, parse_owner
 from minflinkd.blob.server import BlobStatistics
 from minflinkd.blob.transfer import BlobInfo
 from minflinkd.metrics.samples import BlobSample
+from minflinkd.rest import route
 from minflinkd.rest.backend import Shared, json_answer
 from minflinkd.rest.errors import InvalidRequest
+from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.schemas import Blob, BlobAccess, Blobs, BlobTotals
 from minflinkd.runtime.clock import Clock
 
@@ -46,8 +48,8 @@ class BlobListing:
         self._blobs = Shared(server.blobs, clock, max_age=0.0)  # not cached: an uploader sees its blob
         self._measured = Shared(server.blobs, clock, max_age=MEASURED_EVERY)
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/blobs", self.list), web.get("/blobs/access", self.access)]
+    def routes(self) -> list[route.Route]:
+        return [route.get("/blobs", self.list, Role.VIEW), route.get("/blobs/access", self.access, Role.SUBMIT)]
 
     async def access(self, request: web.Request) -> web.Response:
         return json_answer(BlobAccess(url=self._server.url, token=self._server.token))

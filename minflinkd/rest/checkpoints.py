@@ -7,9 +7,11 @@ from aiohttp import web
 from minflinkd.checkpoint import offsets
 from minflinkd.checkpoint.messages import GetCheckpointOptions, GetCheckpoints, GetOffsets
 from minflinkd.checkpoint.statistics import CheckpointStatistics
+from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer, json_bytes
 from minflinkd.rest.checkpoints_json import config_json, details_json, statistics_json, subtasks_json
 from minflinkd.rest.errors import InvalidRequest
+from minflinkd.rest.identity.roles import Role
 from minflinkd.runtime.ids import JobId, parse_job_id
 
 
@@ -17,13 +19,13 @@ class CheckpointRoutes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[route.Route]:
         return [
-            web.get("/jobs/{jobid}/checkpoints", self.statistics),
-            web.get("/jobs/{jobid}/checkpoints/config", self.config),
-            web.get("/jobs/{jobid}/checkpoints/details/{checkpointid}", self.details),
-            web.get("/jobs/{jobid}/checkpoints/details/{checkpointid}/subtasks/{vertexid}", self.subtasks),
-            web.get("/jobs/{jobid}/offsets", self.offsets),
+            route.get("/jobs/{jobid}/checkpoints", self.statistics, Role.VIEW),
+            route.get("/jobs/{jobid}/checkpoints/config", self.config, Role.VIEW),
+            route.get("/jobs/{jobid}/checkpoints/details/{checkpointid}", self.details, Role.VIEW),
+            route.get("/jobs/{jobid}/checkpoints/details/{checkpointid}/subtasks/{vertexid}", self.subtasks, Role.VIEW),
+            route.get("/jobs/{jobid}/offsets", self.offsets, Role.VIEW),
         ]
 
     async def statistics(self, request: web.Request) -> web.Response:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from minflinkd.ha.standing import Standing, Standings
+from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.schemas import (
     ClusterInfo,
     ClusterOverview,
@@ -46,12 +48,12 @@ class ClusterRoutes:
         self._backend = backend
         self._about = about
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[route.Route]:
         return [
-            web.get("/config", self.config),
-            web.get("/overview", self.overview),
-            web.get("/jobmanager/config", self.daemon_config),
-            web.post("/cluster/handover", self.hand_over),
+            route.get("/config", self.config, Role.VIEW),
+            route.get("/overview", self.overview, Role.VIEW),
+            route.get("/jobmanager/config", self.daemon_config, Role.VIEW),
+            route.post("/cluster/handover", self.hand_over, Role.ADMIN),
         ]
 
     async def config(self, _: web.Request) -> web.Response:

@@ -8,8 +8,10 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from minflinkd.metrics.registry import Metrics
+from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.blobs import BlobListing
+from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.measuring import Measuring
 from minflinkd.rest.schemas import Health
 from minflinkd.runtime.errors import MinflinkError
@@ -21,12 +23,12 @@ class HealthRoutes:
         self._metrics = metrics
         self._measuring = Measuring(backend, blobs)
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[route.Route]:
         return [
-            web.get("/health", self.ready),
-            web.get("/health/live", self.live),
-            web.get("/health/ready", self.ready),
-            web.get("/metrics", self.metrics),
+            route.get("/health", self.ready, Role.ANYBODY),
+            route.get("/health/live", self.live, Role.ANYBODY),
+            route.get("/health/ready", self.ready, Role.ANYBODY),
+            route.get("/metrics", self.metrics, Role.VIEW),
         ]
 
     async def live(self, _: web.Request) -> web.Response:

@@ -9,6 +9,9 @@ from html import escape
 
 from aiohttp import web
 
+from minflinkd.rest import route
+from minflinkd.rest.identity.roles import Role
+
 _LINKS = (
     ("overview", "TaskManagers, slots and jobs by outcome"),
     ("jobs/overview", "the jobs"),
@@ -51,8 +54,8 @@ class HomeRoutes:
         )
         self._page = _PAGE.format(version=escape(version), links=links)
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/", self.home)]
+    def routes(self) -> list[route.Route]:
+        return [route.get("/", self.home, Role.VIEW)]
 
     async def home(self, _: web.Request) -> web.Response:
         return web.Response(text=self._page, content_type="text/html", charset="utf-8", headers=_HEADERS)

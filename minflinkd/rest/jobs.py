@@ -8,9 +8,11 @@ from aiohttp import web
 from minflinkd.checkpoint.row_counts import sink_rows, source_rows
 from minflinkd.jobgraph.delivery import delivery_in
 from minflinkd.jobgraph.model import JobGraph, RestartStrategy, Vertex
+from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, encode, json_answer, json_bytes
 from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rest.exceptions import exceptions_of
+from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.plan import job_type, plan_of, state_counts, task_counts, vertex_id
 from minflinkd.rest.restarts import restart_info
 from minflinkd.rest.schemas import (
@@ -52,18 +54,18 @@ class JobRoutes:
         self._overview_of: tuple[JobOverview, ...] | None = None
         self._overview = b""
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[route.Route]:
         return [
-            web.get("/jobs", self.list),
-            web.get("/jobs/overview", self.overview),
-            web.get("/jobs/{jobid}", self.details),
-            web.patch("/jobs/{jobid}", self.cancel),
-            web.get("/jobs/{jobid}/plan", self.plan),
-            web.get("/jobs/{jobid}/config", self.config),
-            web.get("/jobs/{jobid}/status", self.status),
-            web.get("/jobs/{jobid}/exceptions", self.exceptions),
-            web.get("/jobs/{jobid}/vertices/{vertexid}", self.vertex),
-            web.get("/jobs/{jobid}/vertices/{vertexid}/collected", self.collected),
+            route.get("/jobs", self.list, Role.VIEW),
+            route.get("/jobs/overview", self.overview, Role.VIEW),
+            route.get("/jobs/{jobid}", self.details, Role.VIEW),
+            route.patch("/jobs/{jobid}", self.cancel, Role.OPERATE),
+            route.get("/jobs/{jobid}/plan", self.plan, Role.VIEW),
+            route.get("/jobs/{jobid}/config", self.config, Role.VIEW),
+            route.get("/jobs/{jobid}/status", self.status, Role.VIEW),
+            route.get("/jobs/{jobid}/exceptions", self.exceptions, Role.VIEW),
+            route.get("/jobs/{jobid}/vertices/{vertexid}", self.vertex, Role.VIEW),
+            route.get("/jobs/{jobid}/vertices/{vertexid}/collected", self.collected, Role.VIEW),
         ]
 
     async def list(self, _: web.Request) -> web.Response:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import structlog
 from aiohttp import hdrs, web
 
+from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer, resource_id
 from minflinkd.rest.ended_logs import EndedLogs
 from minflinkd.rest.errors import InvalidRequest, RangeNotSatisfiable
+from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.log_copies import LogCopies
 from minflinkd.rest.schemas import Log, Logs
 from minflinkd.rpc.messages import ListLogs, LogFile
@@ -50,12 +52,12 @@ class LogRoutes:
         self._copies = copies
         self._ended = ended
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[route.Route]:
         return [
-            web.get("/taskmanagers/{taskmanagerid}/logs", self.list),
-            web.get("/taskmanagers/{taskmanagerid}/logs/{filename}", self.read),
-            web.get("/taskmanagers/{taskmanagerid}/log", self.main),
-            web.get("/taskmanagers/{taskmanagerid}/stdout", self.stdout),
+            route.get("/taskmanagers/{taskmanagerid}/logs", self.list, Role.VIEW),
+            route.get("/taskmanagers/{taskmanagerid}/logs/{filename}", self.read, Role.VIEW),
+            route.get("/taskmanagers/{taskmanagerid}/log", self.main, Role.VIEW),
+            route.get("/taskmanagers/{taskmanagerid}/stdout", self.stdout, Role.VIEW),
         ]
 
     async def list(self, request: web.Request) -> web.Response:

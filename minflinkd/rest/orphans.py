@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.schemas import JobOrphans, Orphan, Orphans
 from minflinkd.rpc import jobs as j
 from minflinkd.runtime.ids import parse_job_id
@@ -17,8 +19,11 @@ class OrphanRoutes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/storage/orphans", self.list), web.delete("/storage/orphans", self.delete)]
+    def routes(self) -> list[route.Route]:
+        return [
+            route.get("/storage/orphans", self.list, Role.OPERATE),
+            route.delete("/storage/orphans", self.delete, Role.ADMIN),
+        ]
 
     async def list(self, request: web.Request) -> web.Response:
         """Answer what `delete` would delete now. `?job=` takes an id."""

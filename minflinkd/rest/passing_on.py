@@ -90,8 +90,10 @@ class LeaderProxy(Component):
         if session is not None:
             await session.close()
 
-    async def pass_on(self, request: web.Request, leader: str) -> web.StreamResponse:
+    async def pass_on(self, request: web.Request, leader: str, *, token: str = "") -> web.StreamResponse:
         """Send the leader's answer to the client, and return it. Raises NoLeader, LeaderLost, Overloaded.
+
+        `token`: for a client that has none, but whom this daemon knows.
 
         Raises ConnectionError if the answer breaks off, so that the client does not take a part for the whole answer.
         """
@@ -102,13 +104,13 @@ class LeaderProxy(Component):
             )
         self._under_way += 1
         try:
-            return await self._passed_on(request, leader)
+            return await self._passed_on(request, leader, token)
         finally:
             self._under_way -= 1
 
-    async def _passed_on(self, request: web.Request, leader: str) -> web.StreamResponse:
+    async def _passed_on(self, request: web.Request, leader: str, token: str) -> web.StreamResponse:
         begun = asyncio.Event()  # set when the client may have a part of the answer
-        passing = asyncio.create_task(self._carry(request, leader, begun), name="pass a request on")
+        passing = asyncio.create_task(self._carry(request, leader, begun, token), name="pass a request on")
         replaced = asyncio.create_task(self._replaced(leader), name="check whether another daemon leads")
         try:
             await asyncio.wait({passing, replaced}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,13 +124,13 @@ class LeaderProxy(Component):
                 task.cancel()
             await asyncio.gather(passing, replaced, return_exceptions=True)
 
-    async def _carry(self, request: web.Request, leader: str, begun: asyncio.Event) -> web.StreamResponse:
+    async def _carry(self, request: web.Request, leader: str, begun: asyncio.Event, token: str) -> web.StreamResponse:
         assert self._session is not None
         try:
             asked = await self._session.request(
                 request.method,
                 URL(leader.rstrip("/") + request.rel_url.raw_path_qs, encoded=True),
-                headers=_forwarded(request.headers),
+                headers=_forwarded(request.headers, token),
                 data=request.content.iter_any() if request.can_read_body else None,
                 allow_redirects=False,
             )
@@ -163,8 +165,10 @@ async def _pieces(asked: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         raise ConnectionResetError(f"the leader's answer broke off: {error}") from error
 
 
-def _forwarded(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+def _forwarded(headers: CIMultiDictProxy[str], token: str) -> CIMultiDict[str]:
     kept = _end_to_end(headers)
+    if token:
+        kept[hdrs.AUTHORIZATION] = f"Bearer {token}"
     for name in list(kept):
         if name.lower() in _OURS or name.lower().startswith(_FETCH_METADATA):
             kept.popall(name, None)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from minflinkd.rest.backend import Backend, flag, json_answer, json_bytes
+from minflinkd.rest import route
+from minflinkd.rest.backend import Backend, flag, job_name, json_answer, json_bytes
 from minflinkd.rest.errors import InvalidJob, InvalidRequest
 from minflinkd.rest.guard import Limits, read_json_body
+from minflinkd.rest.identity.access import identity_of
+from minflinkd.rest.identity.roles import Role, require_job
 from minflinkd.rest.plan import vertex_id
 from minflinkd.rest.schemas import (
     Empty,
@@ -30,11 +33,11 @@ class RestartRoutes:
         self._backend = backend
         self._limits = limits
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[route.Route]:
         return [
-            web.post("/jobs/{jobid}/hot-restart", self.restart),
-            web.get("/jobs/{jobid}/resource-requirements", self.requirements),
-            web.put("/jobs/{jobid}/resource-requirements", self.rescale),
+            route.post("/jobs/{jobid}/hot-restart", self.restart, Role.SUBMIT),
+            route.get("/jobs/{jobid}/resource-requirements", self.requirements, Role.VIEW),
+            route.put("/jobs/{jobid}/resource-requirements", self.rescale, Role.OPERATE),
         ]
 
     async def restart(self, request: web.Request) -> web.Response:
@@ -43,9 +46,12 @@ class RestartRoutes:
         if checkpoint not in ("final", _LATEST):
             raise InvalidRequest(f"checkpoint is {checkpoint[:80]!r}", hint="final, which is the default, or latest")
         dry_run = flag(request, "dry-run")
+        job_id = parse_job_id(request.match_info["jobid"])
+        document = await read_json_body(request, self._limits)
+        require_job(identity_of(request), job_name(document))  # the new version may have another name
         question = HotRestartJob(
-            job_id=parse_job_id(request.match_info["jobid"]),
-            document=await read_json_body(request, self._limits),
+            job_id=job_id,
+            document=document,
             dry_run=dry_run,
             latest=checkpoint == _LATEST,
             allow_non_restored_state=flag(request, "allow-non-restored-state"),

@@ -10,9 +10,11 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
+from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rest.guard import Limits, read_json_body
+from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.schemas import (
     CheckpointOperation,
     CheckpointResult,
@@ -49,15 +51,15 @@ class SavepointRoutes:
         self._limits = limits
         self._ids = ids
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[route.Route]:
         return [
-            web.post("/jobs/{jobid}/savepoints", self.trigger),
-            web.get("/jobs/{jobid}/savepoints/{triggerid}", self.status),
-            web.post("/jobs/{jobid}/checkpoints", self.checkpoint),
-            web.get("/jobs/{jobid}/checkpoints/{triggerid}", self.checkpoint_status),
-            web.post("/jobs/{jobid}/stop", self.stop),
-            web.post("/savepoint-disposal", self.dispose),
-            web.get("/savepoint-disposal/{triggerid}", self.disposal),
+            route.post("/jobs/{jobid}/savepoints", self.trigger, Role.OPERATE),
+            route.get("/jobs/{jobid}/savepoints/{triggerid}", self.status, Role.VIEW),
+            route.post("/jobs/{jobid}/checkpoints", self.checkpoint, Role.OPERATE),
+            route.get("/jobs/{jobid}/checkpoints/{triggerid}", self.checkpoint_status, Role.VIEW),
+            route.post("/jobs/{jobid}/stop", self.stop, Role.OPERATE),
+            route.post("/savepoint-disposal", self.dispose, Role.OPERATE),
+            route.get("/savepoint-disposal/{triggerid}", self.disposal, Role.VIEW),
         ]
 
     async def trigger(self, request: web.Request) -> web.Response:

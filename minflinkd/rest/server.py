@@ -18,7 +18,7 @@ import structlog
 from aiohttp import web
 
 from minflinkd.metrics.registry import Metrics
-from minflinkd.rest.backend import Backend, Handler, json_answer
+from minflinkd.rest.backend import JOB, Backend, Handler, json_answer
 from minflinkd.rest.blobs import BlobListing, ListedBlobs
 from minflinkd.rest.checkpoints import CheckpointRoutes
 from minflinkd.rest.cluster import About, ClusterRoutes
@@ -37,12 +37,18 @@ from minflinkd.rest.errors import (
 from minflinkd.rest.guard import BodyRoom, Limits, check_encoding, check_host, check_origin
 from minflinkd.rest.health import HealthRoutes
 from minflinkd.rest.home import HomeRoutes
+from minflinkd.rest.identity.access import CHALLENGE, Access, identity_of, sender
+from minflinkd.rest.identity.audit import AuditLog, Deed
+from minflinkd.rest.identity.login import LoginRoutes, login_page, wants_page
+from minflinkd.rest.identity.proving import Unauthenticated
+from minflinkd.rest.identity.roles import Forbidden, Role, require_job
 from minflinkd.rest.jobs import JobRoutes
 from minflinkd.rest.log_copies import LogBlobs, LogCopies
 from minflinkd.rest.logs import LogRoutes
 from minflinkd.rest.orphans import OrphanRoutes
 from minflinkd.rest.protocol import protocols
 from minflinkd.rest.restarts import RestartRoutes
+from minflinkd.rest.route import QUESTIONS, Route
 from minflinkd.rest.savepoints import SavepointRoutes
 from minflinkd.rest.submission import SubmissionRoutes
 from minflinkd.rest.taskmanagers import TaskManagerRoutes
@@ -56,8 +62,9 @@ from minflinkd.runtime.listening import Place, bind, taken
 log = structlog.get_logger(__name__)
 
 SHUTDOWN_GRACE = 2.0  # seconds for GET requests under way when the endpoint stops
-QUESTIONS = frozenset({"GET", "HEAD"})
 RETRY_AFTER = "1"  # seconds; sent with every 503
+LONGEST_PATH = 500  # characters that the audit log keeps
+_CODE = web.RequestKey("code", str)  # of the error that a request was answered with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +99,14 @@ class LogSources:
     ended: Path | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Entrance:
+    """Who is let in, and where it is written down who changes something."""
+
+    access: Access
+    audit: AuditLog | None = None
+
+
 class RestServer(Component):
     """Ready when it listens; `url` has the actual port. `blobs` are listed, if it is given."""
 
@@ -100,6 +115,7 @@ class RestServer(Component):
         backend: Backend,
         *,
         listening: Listening,
+        entrance: Entrance,
         about: About,
         metrics: Metrics,
         limits: Limits | None = None,
@@ -111,12 +127,14 @@ class RestServer(Component):
         self._listening = listening
         self._port = listening.port
         self._limits = limits = limits or Limits()
+        self._access, self._audit = entrance.access, entrance.audit
+        metrics.registry.register(self._access.refused)
         logs, ids = logs or LogSources(), IdSource()
         self._log_copies = LogCopies(
             backend.task_manager, logs.blobs, minsize=logs.offload_minsize, clock=backend.clock
         )
         listed = None if blobs is None else BlobListing(blobs, backend.clock)
-        self._subjects = (
+        subjects = (
             ClusterRoutes(backend, about),
             SubmissionRoutes(backend, limits=limits, ids=ids),
             JobRoutes(backend),
@@ -130,7 +148,10 @@ class RestServer(Component):
             HealthRoutes(backend, metrics, listed),
             *(() if listed is None else (listed,)),
             HomeRoutes(version=about.version, blobs=listed is not None),
+            LoginRoutes(self._access, limits),
         )
+        self.routes = tuple(route for subject in subjects for route in subject.routes())
+        self._routes: dict[web.AbstractRoute, Route] = {}
         self._room = BodyRoom(limits)
         self._keeper = Doorkeeper("HTTP")
         self._under_way = 0
@@ -147,10 +168,9 @@ class RestServer(Component):
         await self._log_copies.start()
         limits = self._limits
         app = web.Application(middlewares=[self._around], client_max_size=limits.body_bytes)
-        for subject in self._subjects:
-            for route in subject.routes():
-                app.router.add_route(route.method, route.path, route.handler)
-                app.router.add_route(route.method, f"/v1{route.path}", route.handler)
+        for route in self.routes:
+            for path in (route.path, f"/v1{route.path}"):
+                self._routes[app.router.add_route(route.method, path, route.handler)] = route
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_GRACE)
         await self._runner.setup()
         where = place(self._listening.host, self._port)
@@ -179,11 +199,18 @@ class RestServer(Component):
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Guards, counts and logs a request, and turns every error into JSON (E3)."""
         started = self._backend.clock.monotonic()
+        refused: Unauthenticated | Forbidden | None = None
         self._under_way += 1
         try:
             response = await self._answer(request, handler)
+        except (Unauthenticated, Forbidden) as error:
+            refused, response = error, refusal(request, error)
         finally:
             self._under_way -= 1
+        if refused is not None:
+            self._access.tell(request, refused)
+            await self._access.delay(refused)  # it counts no more as under way: others have room
+        self._write_down(request, response.status)
         if not response.prepared:
             response.headers["X-Content-Type-Options"] = "nosniff"
             response.headers["Cache-Control"] = "no-store"
@@ -202,6 +229,7 @@ class RestServer(Component):
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             self._check(request)
+            await self._admit(request)
             if request.method in QUESTIONS:
                 return await handler(request)
             with self._room.taken_by(request):
@@ -212,14 +240,45 @@ class RestServer(Component):
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
             return response
+        except (Unauthenticated, Forbidden):
+            raise
         except MinflinkError as error:
+            request[_CODE] = error.info().code
             return json_answer(error_answer(error), status=status_of(error))
         except (ConnectionError, TimeoutError):
             raise  # the client is gone, or its connection is too slow: aiohttp closes it
         except Exception:
+            request[_CODE] = "internal"
             request_id = secrets.token_hex(6)
             log.exception("a request failed", method=request.method, path=request.path, request_id=request_id)
             return json_answer(internal_error(request_id), status=500)
+
+    async def _admit(self, request: web.Request) -> None:
+        """Raises Unauthenticated, Forbidden, and what asking for the job of the path raises."""
+        identity = await self._access.admit(request, self._route_of(request))
+        if identity.jobs and "jobid" in request.match_info:
+            require_job(identity, (await self._backend.job(request)).graph.name)
+
+    def _route_of(self, request: web.Request) -> Route | None:
+        found = request.match_info.route
+        return self._routes.get(found)
+
+    def _write_down(self, request: web.Request, status: int) -> None:
+        """Add a change to the audit log, if it is known who asked for it."""
+        identity = identity_of(request)
+        if self._audit is None or request.method in QUESTIONS or identity.role is Role.ANYBODY:
+            return
+        deed = Deed(
+            who=identity.name,
+            role=str(identity.role),
+            sender=sender(request),
+            method=request.method,
+            path=request.path[:LONGEST_PATH],
+            job=request.get(JOB) or request.match_info.get("jobid", ""),
+            status=status,
+            error=request.get(_CODE, ""),
+        )
+        self._audit.record(deed)
 
     def _check(self, request: web.Request) -> None:
         """Raises UnknownHost, CrossSite, UnsupportedMediaType, Overloaded."""
@@ -232,6 +291,18 @@ class RestServer(Component):
 
 async def _response(handler: Handler, request: web.Request) -> web.StreamResponse:
     return await handler(request)
+
+
+def refusal(request: web.Request, error: Unauthenticated | Forbidden) -> web.Response:
+    """Return the answer for who is not let in: JSON, or for a person in a browser the form to log in."""
+    request[_CODE] = error.code
+    if isinstance(error, Unauthenticated) and wants_page(request):
+        response = login_page(error.status)
+    else:
+        response = json_answer(error_answer(error), status=error.status)
+    if isinstance(error, Unauthenticated):
+        response.headers["WWW-Authenticate"] = CHALLENGE
+    return response
 
 
 def place(host: str, port: int) -> Place:

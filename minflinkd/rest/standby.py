@@ -22,9 +22,12 @@ from minflinkd.metrics.leadership import LEADER, WITHOUT_LEADER
 from minflinkd.rest.backend import json_answer
 from minflinkd.rest.errors import RequestError, error_answer
 from minflinkd.rest.guard import Limits, check_host, check_origin
+from minflinkd.rest.identity.access import Access
+from minflinkd.rest.identity.proving import Unauthenticated
+from minflinkd.rest.identity.roles import Forbidden, Role, require_role
 from minflinkd.rest.passing_on import PASSED_ON, LeaderProxy, NoLeader
 from minflinkd.rest.schemas import Health
-from minflinkd.rest.server import RETRY_AFTER, Listening
+from minflinkd.rest.server import RETRY_AFTER, Listening, refusal
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.doorkeeper import Doorkeeper
 from minflinkd.runtime.errors import MinflinkError
@@ -45,6 +48,7 @@ class StandbyServer(Component):
         sockets: Sequence[socket.socket],
         *,
         listening: Listening,
+        access: Access,
         leader: Callable[[], str],
         trouble: Callable[[], str],
         without_leader: Callable[[], float] = lambda: 0.0,
@@ -54,6 +58,7 @@ class StandbyServer(Component):
         super().__init__("standby endpoint")
         self._sockets = sockets
         self._listening = listening
+        self._access = access
         self._leader = leader
         self._trouble = trouble
         self._limits = limits = limits or Limits()
@@ -66,6 +71,7 @@ class StandbyServer(Component):
         self._keeper = Doorkeeper("HTTP")
         self._registry = CollectorRegistry()
         Gauge(*LEADER, registry=self._registry).set(0)
+        self._registry.register(access.refused)
         Gauge(*WITHOUT_LEADER, registry=self._registry).set_function(without_leader)
 
     async def _start(self) -> None:
@@ -99,8 +105,12 @@ class StandbyServer(Component):
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         try:
             check_host(request.headers.get("Host", ""), self._listening.host, self._listening.allowed_hosts)
-            own = self._own_answer(request)
+            own = await self._own_answer(request)
             response = await self._leaders_answer(request) if own is None else own
+        except (Unauthenticated, Forbidden) as error:
+            self._access.tell(request, error)
+            await self._access.delay(error)
+            response = refusal(request, error)
         except RequestError as error:
             response = json_answer(error_answer(error), status=error.status)
         except MinflinkError as error:
@@ -112,8 +122,11 @@ class StandbyServer(Component):
             response.headers["Retry-After"] = RETRY_AFTER
         return response
 
-    def _own_answer(self, request: web.Request) -> web.Response | None:
-        """Return this daemon's own answer, or None if the request is for the leader."""
+    async def _own_answer(self, request: web.Request) -> web.Response | None:
+        """Return this daemon's own answer, or None if the request is for the leader, which asks for the token.
+
+        Raises Unauthenticated, Overloaded.
+        """
         standby = Health(live=True, ready=True, role="standby", pid=os.getpid())
         match request.path.removeprefix("/v1"):
             case "/health/live":
@@ -123,6 +136,7 @@ class StandbyServer(Component):
                 health = replace(standby, ready=not trouble, reasons=(trouble,) if trouble else ())
                 return json_answer(health, status=503 if trouble else 200)
             case "/metrics":
+                require_role(await self._access.who(request), Role.VIEW)
                 return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
         return None
 
@@ -143,4 +157,4 @@ class StandbyServer(Component):
             # Not `raw_path`: a request line may name a whole URL.
             return web.Response(status=307, headers={"Location": leader.rstrip("/") + request.rel_url.raw_path_qs})
         check_origin(request.headers, request.method)
-        return await self._proxy.pass_on(request, leader)
+        return await self._proxy.pass_on(request, leader, token=self._access.voucher(request))

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from minflinkd.rest.backend import Backend, flag, json_answer
+from minflinkd.rest import route
+from minflinkd.rest.backend import JOB, Backend, flag, job_name, json_answer
 from minflinkd.rest.errors import InvalidJob
 from minflinkd.rest.guard import Limits, read_json_body
+from minflinkd.rest.identity.access import identity_of
+from minflinkd.rest.identity.roles import Role, require_job
 from minflinkd.rest.schemas import Submitted
 from minflinkd.rpc.jobs import SubmitJob
 from minflinkd.runtime.ids import IdSource, parse_job_id
@@ -21,15 +24,17 @@ class SubmissionRoutes:
         self._limits = limits
         self._ids = ids
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.post("/jobs", self.submit)]
+    def routes(self) -> list[route.Route]:
+        return [route.post("/jobs", self.submit, Role.SUBMIT, names_job=True)]
 
     async def submit(self, request: web.Request) -> web.Response:
         """Answer 202 with the job's id; with `?dry-run` 200, storing nothing. With `?jobId=` it may be repeated."""
         dry_run = flag(request, "dry-run")
         given = request.query.get("jobId")
         job_id = self._ids.job() if given is None else parse_job_id(given)
+        request[JOB] = job_id
         document = await read_json_body(request, self._limits)
+        require_job(identity_of(request), job_name(document))
         question = SubmitJob(job_id=job_id, document=document, dry_run=dry_run)
         answer = await self._backend.dispatcher(question, self._backend.submit_timeout())
         if answer.faults:

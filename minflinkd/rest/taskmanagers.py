@@ -6,7 +6,9 @@ from typing import Any
 
 from aiohttp import web
 
+from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer, resource_id
+from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.schemas import (
     AllocatedSlot,
     Drain,
@@ -27,12 +29,12 @@ class TaskManagerRoutes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[route.Route]:
         return [
-            web.get("/taskmanagers", self.list),
-            web.get("/taskmanagers/{taskmanagerid}", self.details),
-            web.post("/taskmanagers/{taskmanagerid}/drain", self.drain),
-            web.delete("/taskmanagers/{taskmanagerid}/drain", self.undo_drain),
+            route.get("/taskmanagers", self.list, Role.VIEW),
+            route.get("/taskmanagers/{taskmanagerid}", self.details, Role.VIEW),
+            route.post("/taskmanagers/{taskmanagerid}/drain", self.drain, Role.ADMIN),
+            route.delete("/taskmanagers/{taskmanagerid}/drain", self.undo_drain, Role.ADMIN),
         ]
 
     async def list(self, _: web.Request) -> web.Response:

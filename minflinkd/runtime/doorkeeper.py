@@ -12,7 +12,7 @@ import contextlib
 import resource
 import ssl
 from collections.abc import Callable, Iterator, Sequence
-from socket import socket
+from socket import AF_UNIX, socket
 from typing import cast
 
 import structlog
@@ -100,12 +100,14 @@ class Doorkeeper:
         """Accept connections of these sockets, and close the sockets at the end. Raises OSError: a port is taken.
 
         With `tls`, a connection counts as soon as its TLS handshake is done, which may take `first_byte` seconds.
+        Unix sockets have none: nothing of theirs leaves this machine.
         """
-        timeout = None if tls is None else self.first_byte
         loop = asyncio.get_running_loop()
         for each in sockets:
+            secured = None if each.family == AF_UNIX else tls
+            timeout = None if secured is None else self.first_byte
             server = await loop.create_server(
-                lambda: _Watched(self, make()), sock=each, backlog=AT_ONCE, ssl=tls, ssl_handshake_timeout=timeout
+                lambda: _Watched(self, make()), sock=each, backlog=AT_ONCE, ssl=secured, ssl_handshake_timeout=timeout
             )
             each.listen(BACKLOG)
             self._servers.append(server)

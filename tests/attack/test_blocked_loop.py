@@ -19,7 +19,7 @@ async def test_a_hostile_document_does_not_keep_the_loop(attacked: AttackedDaemo
     """TaskManagers must get their answers meanwhile. 33 KB once took the loop for 8.4 s (E45)."""
     body = json.dumps(HOSTILE[name]()).encode()
     headers = {"Content-Type": "application/json"}
-    async with aiohttp.ClientSession(attacked.url) as http:
+    async with aiohttp.ClientSession(attacked.url, headers=attacked.headers) as http:
         with watched(attacked.thread) as longest:
             async with http.post("/jobs?dry-run", data=body, headers=headers) as response:
                 answer = await response.json()

@@ -62,7 +62,7 @@ async def _asked(attacked: AttackedDaemon, raw: bytes) -> tuple[int, bytes]:
 
 
 async def _is_well(attacked: AttackedDaemon) -> bool:
-    async with aiohttp.ClientSession(attacked.url) as http, http.get("/health") as response:
+    async with aiohttp.ClientSession(attacked.url, headers=attacked.headers) as http, http.get("/health") as response:
         return response.status == 200
 
 
@@ -72,7 +72,7 @@ async def test_a_body_that_is_no_document_is_refused(attacked: AttackedDaemon, r
     method, path = JSON_BODIES[route]
     with capture_logs() as logs:
         async with (
-            aiohttp.ClientSession(attacked.url) as http,
+            aiohttp.ClientSession(attacked.url, headers=attacked.headers) as http,
             http.request(method, path, data=BODIES[body], headers={"Content-Type": "application/json"}) as response,
         ):
             answer = await response.json()
@@ -86,7 +86,7 @@ async def test_a_body_that_is_no_document_is_refused(attacked: AttackedDaemon, r
 async def test_a_header_that_makes_no_sense_is_refused(attacked: AttackedDaemon, name: str) -> None:
     headers = {"Content-Type": "application/json", **HEADERS[name]}
     async with (
-        aiohttp.ClientSession(attacked.url) as http,
+        aiohttp.ClientSession(attacked.url, headers=attacked.headers) as http,
         http.post("/jobs", data=gzip.compress(b"{}"), headers=headers) as response,
     ):
         answer = await response.json()

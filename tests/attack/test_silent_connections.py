@@ -15,6 +15,7 @@ import aiohttp
 import pytest_asyncio
 
 from tests.cluster import free_port
+from tests.tokens import bearer
 from tests.waiting import until
 
 FILES = 256  # that the daemon may have open
@@ -55,7 +56,9 @@ async def test_hundreds_of_silent_connections_keep_nobody_out(ports: dict[str, i
             for _ in range(CLIENTS):
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
                 stack.callback(writer.close)
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{ports['HTTP']}") as http:
+        async with aiohttp.ClientSession(
+            f"http://127.0.0.1:{ports['HTTP']}", headers=bearer(tmp_path / "state")
+        ) as http:
             for _ in range(20):
                 async with http.get("/overview", headers={"Connection": "close"}) as response:
                     assert response.status == 200

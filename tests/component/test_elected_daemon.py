@@ -40,6 +40,7 @@ from minflinkd.storage.interface import StorageUnavailable
 from tests.elected_daemon import Host, health, leading, not_ready
 from tests.servers.zookeeper import ZooKeeper
 from tests.task_manager import BareTaskManager
+from tests.tokens import bearer
 from tests.waiting import until
 
 # So that a busy machine ends no leadership, and no session ends while a test waits.
@@ -121,7 +122,7 @@ async def test_a_standby_that_passes_requests_on_answers_as_the_leader_does(
         await leading(first)
         async with (
             Host(tmp_path, "b", zookeeper.address, **proxy).daemon() as second,
-            aiohttp.ClientSession(second.info.url) as http,
+            aiohttp.ClientSession(second.info.url, headers=bearer(second.state_directory)) as http,
         ):
 
             async def shown() -> bool:

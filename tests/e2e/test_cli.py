@@ -50,7 +50,7 @@ async def test_a_job_from_run_to_its_result(cluster: Cluster, tmp_path: Path) ->
 
 async def test_flinks_paths_answer_with_and_without_the_prefix(cluster: Cluster) -> None:
     """The CLI of Flink uses /v1; its dashboard uses no prefix (E1)."""
-    async with aiohttp.ClientSession(cluster.client.url) as session:
+    async with aiohttp.ClientSession(cluster.client.url, headers=cluster.headers) as session:
         paths = ("/overview", "/config", "/jobs", "/jobs/overview", "/taskmanagers", "/jobmanager/config")
         for path in (*paths, *(f"/v1{p}" for p in paths), "/health"):
             async with session.get(path) as response:

@@ -257,7 +257,10 @@ async def test_a_job_whose_state_cannot_be_used_starts_at_its_offsets(
     assert shown["tasks"]["events"]["processed"] == {"events": {"logOffset": 5}}
 
     async def measured() -> bool:
-        async with aiohttp.ClientSession() as session, session.get(f"{cluster.client.url}/metrics") as answer:
+        async with (
+            aiohttp.ClientSession(cluster.client.url, headers=cluster.headers) as session,
+            session.get("/metrics") as answer,
+        ):
             text = await answer.text()
         labels = f'job="{job_id}",part="logOffset",source="events",task="events"'
         return f"minflinkd_source_offset{{{labels}}} 5.0" in text

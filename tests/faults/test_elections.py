@@ -111,7 +111,7 @@ async def test_the_next_leader_adopts_the_tasks_of_one_that_was_killed(
         after = await b.task_manager_of(story.job_id)
         assert (after.id, after.minflinkd.pid) == (before.id, before.minflinkd.pid)
         await story.end(b)
-        async with aiohttp.request("GET", f"{b.url}/metrics") as answer:
+        async with aiohttp.request("GET", f"{b.url}/metrics", headers=b.headers) as answer:
             assert re.search(r"^minflinkd_adopted_tasks_total [1-9]", await answer.text(), re.MULTILINE)
         assert lives(psutil.Process(before.minflinkd.pid))
     story.verify_history(leaders=2)

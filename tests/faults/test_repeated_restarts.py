@@ -91,7 +91,7 @@ async def await_rows(cluster: Cluster, job_id: str, rows: int) -> JobInfo:
 
 
 async def metrics_of(cluster: Cluster, name: str) -> list[str]:
-    async with aiohttp.request("GET", f"{cluster.client.url}/metrics") as response:
+    async with aiohttp.request("GET", f"{cluster.client.url}/metrics", headers=cluster.headers) as response:
         return [line for line in (await response.text()).splitlines() if line.startswith(name)]
 
 

@@ -32,8 +32,10 @@ from minflinkd.rest.schemas.cluster import (
     HandoverInfo,
     Health,
     LeaderInfo,
+    LoginLink,
     StandbyInfo,
     StartingInfo,
+    WhoAmI,
 )
 from minflinkd.rest.schemas.jobs import (
     CollectedRow,
@@ -165,6 +167,7 @@ __all__ = [
     "LatestCheckpoints",
     "LeaderInfo",
     "Log",
+    "LoginLink",
     "Logs",
     "MemoryConfiguration",
     "Operation",
@@ -207,4 +210,5 @@ __all__ = [
     "VertexDetails",
     "VertexDiff",
     "VertexRequirements",
+    "WhoAmI",
 ]

@@ -86,3 +86,14 @@ class Health(Answer, frozen=True, kw_only=True):
     role: str = "leading"  # or standby
     pid: int = 0  # of the daemon that answers; 0: its version is too old to say
     reasons: tuple[str, ...] = ()  # why it is not ready
+
+
+class WhoAmI(Answer, frozen=True, kw_only=True, rename="kebab"):
+    name: str
+    role: str
+    jobs: tuple[str, ...] = ()  # patterns of the names of jobs; empty: all jobs
+
+
+class LoginLink(Answer, frozen=True, kw_only=True, rename="kebab"):
+    path: str
+    seconds: int  # for which it can be used, once

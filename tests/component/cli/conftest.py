@@ -17,7 +17,8 @@ from minflinkd.ha.standing import Standing
 from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
-from minflinkd.rest.server import Listening, LogSources, RestServer
+from minflinkd.rest.identity.access import Access
+from minflinkd.rest.server import Entrance, Listening, LogSources, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from tests.unit.rest.parties import STARTED, Dispatcher, ResourceManager, TaskManager
 
@@ -49,6 +50,7 @@ class RunningDaemon:
         self.rest = RestServer(
             self.backend,
             listening=Listening(host="127.0.0.1", port=0),
+            entrance=Entrance(access=Access.open_to_all()),
             about=About(
                 version="0.1.0",
                 config_items=lambda: self.options,

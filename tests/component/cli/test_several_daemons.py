@@ -19,6 +19,7 @@ from minflinkd.cli.endpoint import DaemonUnreachable, Refused, addresses
 from minflinkd.cli.main import main
 from minflinkd.cli.watch import follow
 from minflinkd.client import Job
+from minflinkd.rest.identity.access import Access
 from minflinkd.rest.server import Listening
 from minflinkd.rest.standby import StandbyServer
 from minflinkd.rpc.jobs import JobStatus
@@ -38,7 +39,11 @@ class Standby:
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._daemon = daemon
         self._server = StandbyServer(
-            [listener], listening=Listening(host="127.0.0.1", port=0), leader=self._ask, trouble=lambda: ""
+            [listener],
+            listening=Listening(host="127.0.0.1", port=0),
+            access=Access.open_to_all(),
+            leader=self._ask,
+            trouble=lambda: "",
         )
         daemon.call(self._server.start())
 

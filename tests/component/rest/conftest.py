@@ -13,7 +13,8 @@ from minflinkd.metrics.samples import LeadershipSample
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
 from minflinkd.rest.guard import Limits
-from minflinkd.rest.server import Listening, LogSources, RestServer
+from minflinkd.rest.identity.access import Access
+from minflinkd.rest.server import Entrance, Listening, LogSources, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from tests.unit.rest.parties import STARTED, Dispatcher, ResourceManager, TaskManager
 
@@ -57,6 +58,7 @@ async def server(
     server = RestServer(
         Backend(network, timeout=0.2, submit_timeout=lambda: dispatcher.patience),
         listening=Listening(host="127.0.0.1", port=0),
+        entrance=Entrance(access=Access.open_to_all()),
         about=About(
             version="0.1.0",
             config_items=lambda: [("rest.port", "8081"), ("security.token-secret", "hunter2")],

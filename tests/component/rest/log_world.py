@@ -18,7 +18,8 @@ from minflinkd.metrics.registry import Metrics
 from minflinkd.rest import log_copies
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
-from minflinkd.rest.server import Listening, LogSources, RestServer
+from minflinkd.rest.identity.access import Access
+from minflinkd.rest.server import Entrance, Listening, LogSources, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.messages import ReadLog
 from minflinkd.rpc.network import Mailbox, task_manager
@@ -128,6 +129,7 @@ async def _running(
         RestServer(
             Backend(network, clock),
             listening=Listening(host="127.0.0.1", port=0),
+            entrance=Entrance(access=Access.open_to_all()),
             about=About(version="0", config_items=list, blob_url=lambda: blobs.url),
             metrics=Metrics(version="0", rpc_outcomes=lambda: network.outcomes),
             logs=LogSources(blobs=blobs, offload_minsize=MINSIZE),

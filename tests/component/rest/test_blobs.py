@@ -15,7 +15,8 @@ from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
-from minflinkd.rest.server import Listening, RestServer
+from minflinkd.rest.identity.access import Access
+from minflinkd.rest.server import Entrance, Listening, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime.ids import JobId
 from tests.component.rest.test_metrics_route import scrape
@@ -42,6 +43,7 @@ async def http(blobs: BlobServer, network: LocalNetwork) -> AsyncIterator[Http]:
     server = RestServer(
         Backend(network),
         listening=Listening(host="127.0.0.1", port=0),
+        entrance=Entrance(access=Access.open_to_all()),
         about=About(version="0.1.0", config_items=list, blob_url=lambda: blobs.url),
         metrics=Metrics(version="0.1.0"),
         blobs=blobs,

@@ -18,7 +18,8 @@ from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
 from minflinkd.rest.errors import BodyTooLarge, Overloaded, UnknownHost
 from minflinkd.rest.guard import BodyRoom, Limits, check_host, is_loopback, own_names
-from minflinkd.rest.server import Listening, RestServer
+from minflinkd.rest.identity.access import Access
+from minflinkd.rest.server import Entrance, Listening, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from tests.unit.rest.parties import Dispatcher
 
@@ -163,6 +164,7 @@ async def test_requests_beyond_the_limit_are_told_to_come_again(network: LocalNe
     server = RestServer(
         Backend(network),
         listening=Listening(host="127.0.0.1", port=0),
+        entrance=Entrance(access=Access.open_to_all()),
         about=About(version="0", config_items=list, blob_url=str),
         metrics=Metrics(version="0"),
         limits=Limits(requests=0),

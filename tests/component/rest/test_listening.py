@@ -10,7 +10,8 @@ import pytest
 from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
-from minflinkd.rest.server import Listening, RestServer, place
+from minflinkd.rest.identity.access import Access
+from minflinkd.rest.server import Entrance, Listening, RestServer, place
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime.listening import PortTaken, bind
 
@@ -19,6 +20,7 @@ def server(port: int, sockets: list[socket.socket]) -> RestServer:
     return RestServer(
         Backend(LocalNetwork()),
         listening=Listening(host="127.0.0.1", port=port, sockets=sockets),
+        entrance=Entrance(access=Access.open_to_all()),
         about=About(version="0.1.0", config_items=list, blob_url=str),
         metrics=Metrics(version="0.1.0"),
     )

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import gzip
 import hashlib
+import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -15,8 +17,13 @@ from aiohttp import web
 
 from minflinkd.rest import passing_on
 from minflinkd.rest.guard import Limits
+from minflinkd.rest.identity.access import Access
+from minflinkd.rest.identity.proving import TokenProver
+from minflinkd.rest.identity.tokens import Token
 from minflinkd.rest.server import Listening
 from minflinkd.rest.standby import StandbyServer
+from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.local_socket import Admitted, LocalSocket
 from tests.cluster import free_port
 from tests.waiting import until
 
@@ -74,10 +81,19 @@ def known(leader: Leader) -> Known:
 
 
 @contextlib.asynccontextmanager
-async def standby(known: Known, *, proxy: bool = True, at_once: int = 512) -> AsyncIterator[str]:
+async def standby(
+    known: Known,
+    *,
+    proxy: bool = True,
+    at_once: int = 512,
+    access: Access | None = None,
+    also: Sequence[socket.socket] = (),
+) -> AsyncIterator[str]:
+    """`also`: other sockets on which it listens."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = StandbyServer(
-        [listener],
+        [listener, *also],
+        access=access or Access.open_to_all(),
         listening=Listening(host="127.0.0.1", port=0),
         leader=lambda: known.leader,
         trouble=lambda: "",
@@ -435,3 +451,43 @@ async def test_only_so_many_requests_are_passed_on_at_once(known: Known, leader:
         go_on.set()
         for task in under_way:
             (await task).release()
+
+
+async def test_a_client_of_the_unix_socket_reaches_the_leader_with_the_clusters_token(
+    known: Known, leader: Leader, tmp_path: Path
+) -> None:
+    """The leader cannot see who it is, and this daemon can (E40). A token of the client's own is not replaced."""
+    own = Token.derived(b"the cluster's secret, of 32 bytes or more")
+    access = Access(TokenProver(own, (), SystemClock()), local=Admitted(os.geteuid()))
+    unix = LocalSocket.bind(tmp_path, 1, Admitted(os.geteuid()))
+    async with (
+        standby(known, access=access, also=[unix.socket]) as url,
+        aiohttp.ClientSession(url) as over_tcp,
+        aiohttp.ClientSession("http://localhost", connector=aiohttp.UnixConnector(str(unix.path))) as over_socket,
+    ):
+        sent = []
+        for http, headers in (
+            (over_socket, {}),
+            (over_socket, {"Authorization": "Bearer mine"}),
+            (over_tcp, {}),
+            (over_tcp, {"Authorization": "Bearer mine"}),
+        ):
+            async with http.get("/jobs", headers=headers):
+                sent.append(leader.requests[-1].headers.get("Authorization"))
+        assert sent == [f"Bearer {own.text}", "Bearer mine", None, "Bearer mine"]
+    unix.close()
+
+
+async def test_a_standby_asks_for_a_token_for_its_own_metrics(known: Known) -> None:
+    """As the leader does, which decides about what is passed on (E41)."""
+    own = Token.new()
+    access = Access(TokenProver(own, (), SystemClock()))
+    async with standby(known, access=access) as url, aiohttp.ClientSession(url) as http:
+        for path, headers, status in (
+            ("/metrics", {}, 401),
+            ("/metrics", {"Authorization": f"Bearer {Token.new().text}"}, 401),
+            ("/metrics", {"Authorization": f"Bearer {own.text}"}, 200),
+            ("/health/live", {}, 200),
+        ):
+            async with http.get(path, headers=headers) as response:
+                assert response.status == status, path

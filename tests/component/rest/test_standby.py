@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from minflinkd.rest.identity.access import Access
 from minflinkd.rest.server import Listening
 from minflinkd.rest.standby import StandbyServer
 
@@ -36,6 +37,7 @@ async def http(known: Known) -> AsyncIterator[aiohttp.ClientSession]:
     listener = socket.create_server(("127.0.0.1", 0))
     server = StandbyServer(
         [listener],
+        access=Access.open_to_all(),
         listening=Listening(host="127.0.0.1", port=0, allowed_hosts={"cluster.example"}),
         leader=lambda: known.leader,
         trouble=lambda: known.trouble,

@@ -103,7 +103,7 @@ def test_what_sessions_can_do_is_the_users_and_where_things_lie_is_not(tmp_path:
     changed = {item.key: str(item.value) for item in config.as_items() if not item.is_default}
     assert changed == {
         "taskmanager.spark.conf": '{"spark.sql.ansi.enabled": "false"}',
-        "security.allow-unauthenticated": "true",
+        "security.audit-log": "none",
         "rest.port": "0",
         "resourcemanager.max-taskmanagers": "1",
         "resourcemanager.taskmanager-registration.timeout": "2 min",

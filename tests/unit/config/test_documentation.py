@@ -18,6 +18,7 @@ import pytest
 from minflinkd.cli.main import main
 from minflinkd.jobgraph.document import parse_yaml
 from minflinkd.metrics.loop_lag import LoopLag
+from minflinkd.metrics.refusals import RefusalCollector
 from minflinkd.metrics.registry import Metrics
 from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
 from minflinkd.runtime.clock import SystemClock
@@ -245,6 +246,9 @@ def metrics_and_labels() -> tuple[set[str], set[str]]:
     )
     metrics.cluster.show(a_whole_cluster())
     LoopLag(metrics.registry, SystemClock())
+    refusals = RefusalCollector()
+    refusals.counts["wrong-token"] = 1
+    metrics.registry.register(refusals)
     names, labels = set[str](), set[str]()
     for family in metrics.registry.collect():
         for sample in family.samples:

@@ -225,6 +225,16 @@ def test_secrets_do_not_appear_in_errors() -> None:
             "must not be longer",
         ),
         ("rest.bind-address: 0.0.0.0", "rest.bind-address", "security.allow-unauthenticated"),
+        (
+            "rest.bind-address: 0.0.0.0\nsecurity.tokens-file: /etc/tokens",  # whoever overhears one can use it
+            "rest.bind-address",
+            "security.allow-unauthenticated",
+        ),
+        (
+            "security.tokens-file: /etc/tokens\nsecurity.allow-unauthenticated: true",
+            "security.tokens-file",
+            "nobody is asked for a token",
+        ),
         ("rest.bind-address: '::'", "rest.bind-address", "security.allow-unauthenticated"),
         ("rest.bind-address: daemon.example", "rest.bind-address", "security.allow-unauthenticated"),
         ("blob.server.port: 8081", "blob.server.port", "cannot both be 8081"),

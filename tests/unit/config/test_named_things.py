@@ -54,8 +54,8 @@ def named(pattern: re.Pattern[str], *, in_pages: bool = False) -> Iterator[tuple
 
 
 @cache
-def options_of_storages() -> set[str]:
-    """Return the last parts of `storage.<scheme>.<option>`."""
+def options_of_plugins() -> set[str]:
+    """Return the last parts of `storage.<scheme>.<option>` and `security.auth.<scheme>.<option>`."""
     return {
         statement.target.id.replace("_", "-")
         for module in modules().values()
@@ -75,8 +75,10 @@ def option_keys() -> frozenset[str]:
 
 def is_option(name: str) -> bool:
     """Whether it is an option, or a whole part of the name of one."""
-    if name.startswith("storage.") and name.count(".") == 2:
-        return name.rpartition(".")[2] in options_of_storages()
+    if (name.startswith("storage.") and name.count(".") == 2) or name.startswith("security.auth.jwt."):
+        return name.rpartition(".")[2] in options_of_plugins()
+    if name == "security.auth.jwt":
+        return True
     return any(key == name or key.startswith(f"{name}.") for key in option_keys())
 
 

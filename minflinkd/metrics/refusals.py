@@ -1,0 +1,24 @@
+"""Requests over HTTP that were refused for who sent them, by reason (E41)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class RefusalCollector(Collector):
+    """Counts, and shows the counts. The reasons are few and the daemon's own."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def collect(self) -> Iterator[Metric]:
+        refused = CounterMetricFamily(
+            "minflinkd_http_refused", "Requests that were refused for who sent them.", labels=["reason"]
+        )
+        for reason, count in sorted(self.counts.items()):
+            refused.add_metric([reason], count)
+        yield refused
