@@ -28,6 +28,7 @@ from minflinkd.rpc.messages import TaskState, TaskStatus
 from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId
 
 _RUNS = frozenset({TaskState.RUNNING, TaskState.INPUT_ENDED})
+_OVER = frozenset({TaskState.CANCELED, TaskState.FAILED})
 
 
 def begin(this: Step, predecessors: Predecessors) -> None:
@@ -40,6 +41,8 @@ def offered(this: Step, phase: Reconciling, event: ev.SlotsOffered) -> None:
     for task in event.tasks:
         task_id = task.status.task_id
         one, other = FoundTask(task, event.resource_id, event.address), found.get(task_id)
+        if other is not None and _has_ended(other, task.status.attempt_id):
+            continue
         if other is not None and other.task.status.attempt_id != task.status.attempt_id:
             earlier, one = sorted((one, other), key=_deployed)
             _dismiss(this, earlier)
@@ -56,6 +59,12 @@ def _deployed(found: FoundTask) -> tuple[object, ...]:
     return task.deployed_by, task.attempt_number, task.status.attempt_id
 
 
+def _has_ended(known: FoundTask, attempt_id: AttemptId) -> bool:
+    """Whether this attempt is known to have ended. Older news of it may come late, and must not hide that."""
+    status = known.task.status
+    return status.attempt_id == attempt_id and status.state in _OVER
+
+
 def dismiss_strangers(this: Step, event: ev.SlotsOffered) -> None:
     """Tell tasks to end that this JobMaster did not deploy: it is too late to adopt them."""
     for task in event.tasks:
@@ -66,7 +75,9 @@ def dismiss_strangers(this: Step, event: ev.SlotsOffered) -> None:
 def changed(this: Step, phase: Reconciling, status: TaskStatus) -> None:
     """Note what a task that was found has become."""
     known = phase.found.get(status.task_id)
-    if known is not None and known.task.status.attempt_id == status.attempt_id:
+    if known is None or _has_ended(known, status.attempt_id):
+        return
+    if known.task.status.attempt_id == status.attempt_id:
         task = copy(known.task, status=status)
         this.enter(replace(phase, found={**phase.found, status.task_id: replace(known, task=task)}))
 

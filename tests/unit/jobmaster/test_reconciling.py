@@ -308,6 +308,21 @@ def test_a_task_that_fails_before_the_others_are_found_is_not_adopted() -> None:
     assert [f.record.error for f in heir.state.failures] == [BOOM]
 
 
+@pytest.mark.parametrize("late", ["offer", "status"])
+def test_old_news_of_a_task_that_comes_late_does_not_hide_that_it_has_failed(late: str) -> None:
+    """Its TaskManager forgets a failure that was answered. Nobody would say again why the task failed (A14a)."""
+    heir = Heir(task("a", 1, "a"), task("b", 1, "b"))
+    heir.offer(running("a"))
+    heir.feed(ev.TaskChanged(failed("a").status))
+    if late == "offer":
+        assert heir.offer(running("a")) == []
+    else:
+        heir.feed(ev.TaskChanged(running("a").status))
+    heir.offer(running("b"), resource=TM2)
+    assert heir.states() == {"a": "CANCELED", "b": "RUNNING"}
+    assert [f.record.error for f in heir.state.failures] == [BOOM]
+
+
 def test_a_job_that_no_restart_mends_ends_when_the_next_jobmaster_hears_of_the_failure() -> None:
     """Also what was adopted (A14a)."""
     heir = Heir(task("a", 1, "a"), task("b", 1, "b"))
