@@ -167,6 +167,7 @@ def _a_task_manager_gives_away_slots_that_its_job_master_counts_on(rng: random.R
         heartbeat_interval=1.0,
         heartbeat_timeout=5.0,
         hold_timeout=4.0,
+        orphan_timeout=4.0,
         start_time=(0.1, 0.5),
         task_time=6.0,
         task_failures=0.3,
@@ -194,6 +195,29 @@ def _a_job_master_does_not_learn_of_an_end(rng: random.Random, plan: Plan) -> Pl
     )
 
 
+def _slots_come_back_without_their_tasks(rng: random.Random, plan: Plan) -> Plan:
+    """The daemon is stopped. Meanwhile the TaskManager gives the slots up, and cannot tell that their tasks have ended.
+
+    When the daemon goes on, an old request allocates the same slots once more, before the JobMaster could miss them.
+    """
+    jobs = (JobPlan(at=0.0, groups=(1,)),)
+    at, lasts = rng.uniform(3.0, 5.0), 14.0
+    twice = Ambush(0.0, 3.0, "AllocateSlots", 0, (0.01, at + lasts + rng.uniform(0.5, 1.0)))
+    unheard = Cut(at + 5.5, lasts - 5.5 + rng.uniform(0.2, 0.5), "tm", 0, "jm", noticed=True, one_way=False)
+    return replace(
+        plan,
+        **_room_for(jobs),
+        heartbeat_interval=2.0,
+        heartbeat_timeout=5.0,
+        hold_timeout=3.0,
+        orphan_timeout=3.0,
+        start_time=(0.1, 0.5),
+        task_time=0.5,
+        jobs=jobs,
+        faults=(twice, Crash(at, lasts, "daemon stopped", 0), unheard),
+    )
+
+
 def _the_resource_manager_serves_what_a_job_no_longer_needs(rng: random.Random, plan: Plan) -> Plan:
     """It hears of the job's first need, and not that this was served and that the job gave the slots back."""
     jobs = (JobPlan(at=0.0, groups=(1,) * rng.choice((1, 2))),)
@@ -213,6 +237,83 @@ def _the_resource_manager_serves_what_a_job_no_longer_needs(rng: random.Random, 
     )
 
 
+def _nobody_leads_for_longer_than_tasks_wait(rng: random.Random, plan: Plan) -> Plan:
+    """The daemon is gone when tasks run, or when slots are accepted and nothing runs on them yet."""
+    jobs = (JobPlan(at=0.0, groups=(1,) * rng.choice((1, 2))),)
+    gone = Crash(0.0, rng.uniform(15.0, 17.0), rng.choice(("daemon", "jm")), 0)
+    early = Ambush(0.0, 5.0, "OffersAccepted", 0, (0.01,), (gone,))
+    return replace(
+        plan,
+        **_room_for(jobs),
+        heartbeat_interval=1.0,
+        heartbeat_timeout=3.0,
+        hold_timeout=4.0,
+        orphan_timeout=6.0,
+        start_time=(0.1, 0.5),
+        task_time=0.5,
+        jobs=jobs,
+        faults=(rng.choice((early, replace(gone, at=rng.uniform(4.0, 6.0)))),),
+    )
+
+
+def _a_job_master_is_gone_while_its_tasks_end(rng: random.Random, plan: Plan) -> Plan:
+    """They end slowly. The next JobMaster looks for tasks to adopt only for a short while."""
+    jobs = (JobPlan(at=0.0, groups=(1,) * rng.choice((1, 2)), connected=True),)
+    gone = Crash(rng.uniform(0.05, 0.5), 0.1, "jm", 0)
+    return replace(
+        plan,
+        **_room_for(jobs),
+        heartbeat_interval=1.0,
+        heartbeat_timeout=3.0,
+        start_time=(0.1, 0.5),
+        task_time=6.0,
+        task_failures=0.5,
+        jobs=jobs,
+        faults=(Ambush(0.0, 20.0, "CancelTask", 0, (0.01,), (gone,)),),
+    )
+
+
+def _a_task_manager_comes_back_with_attempts_that_were_replaced(rng: random.Random, plan: Plan) -> Plan:
+    """The attempts that replaced them are lost, with their JobMaster. Nobody can kill the first TaskManager."""
+    jobs = (JobPlan(at=0.0, groups=(1,)),)
+    at, back = rng.uniform(4.0, 5.0), rng.uniform(13.0, 15.0)
+    away = Cut(at, back - at, "tm", 0, "all", noticed=False, one_way=False)
+    lost = back - rng.uniform(0.0, 1.5)
+    return replace(
+        plan,
+        **{**_room_for(jobs), "max": 3},
+        heartbeat_interval=1.0,
+        heartbeat_timeout=3.0,
+        start_time=(0.1, 0.5),
+        task_time=0.5,
+        unkillable=1.0,
+        jobs=jobs,
+        faults=(away, Crash(lost, 0.0, "tm", 1), Crash(lost, rng.uniform(0.1, 1.0), "jm", 0)),
+    )
+
+
+def _an_old_offer_comes_when_its_tasks_have_failed(rng: random.Random, plan: Plan) -> Plan:
+    """The next JobMaster has answered the news of that already. It still looks for the rest of the job's tasks."""
+    jobs = (JobPlan(at=0.0, groups=(1, 1)),)
+    gone = rng.uniform(4.0, 6.0)
+    offered = (0.01, rng.uniform(2.0, 4.5))
+    return replace(
+        plan,
+        **_room_for(jobs),
+        slots_per_tm=1,
+        heartbeat_interval=1.0,
+        heartbeat_timeout=5.0,
+        start_time=(0.1, 0.5),
+        task_time=0.5,
+        jobs=jobs,
+        faults=(
+            Crash(gone, 0.1, "jm", 0),
+            Crash(gone, 0.0, "tm", 1),
+            Ambush(gone + 0.05, 3.0, "OfferSlots", 0, offered, (Crash(rng.uniform(0.5, 1.5), 0.1, "session", 0),)),
+        ),
+    )
+
+
 AIMED = (
     _requests_come_when_their_job_has_ended,
     _a_job_loses_its_task_manager_and_comes_back_to_it,
@@ -225,4 +326,9 @@ AIMED = (
     _a_task_manager_gives_away_slots_that_its_job_master_counts_on,
     _a_job_master_does_not_learn_of_an_end,
     _the_resource_manager_serves_what_a_job_no_longer_needs,
+    _slots_come_back_without_their_tasks,
+    _nobody_leads_for_longer_than_tasks_wait,
+    _a_job_master_is_gone_while_its_tasks_end,
+    _a_task_manager_comes_back_with_attempts_that_were_replaced,
+    _an_old_offer_comes_when_its_tasks_have_failed,
 )

@@ -91,6 +91,7 @@ class JobMasterParty(Party[JobMasterCore]):
         self.job = job
         self.zombie = False
         self.cancelled: set[AttemptId] = set()  # attempts whose end it has asked for
+        self._failed: set[AttemptId] = set()  # attempts of which it was told that they have failed
         self._status = core.state.status
         self._version = context.version
         job.master = self
@@ -127,6 +128,7 @@ class JobMasterParty(Party[JobMasterCore]):
         finally:
             if fence != self.core.leader_id and self.core.state is not before:
                 raise Violation(f"{self.address} was changed by {type(message).__name__} for another leader")
+        self._note_failures(message)
         if isinstance(message, m.OfferSlots):
             held = self.core.state.pool.held
             for allocation in answer.accepted:
@@ -134,6 +136,15 @@ class JobMasterParty(Party[JobMasterCore]):
                     where = held[allocation].resource_id if allocation in held else "nowhere"
                     raise Violation(f"{self.address} accepts {allocation} of {message.resource_id}: it has it {where}")
         return answer
+
+    def _note_failures(self, message: m.Message) -> None:
+        told: tuple[m.TaskStatus, ...] = ()
+        match message:
+            case m.OfferSlots():
+                told = tuple(task.status for task in message.tasks)
+            case m.TaskStateChanged():
+                told = (message.status,)
+        self._failed |= {status.attempt_id for status in told if status.state is m.TaskState.FAILED}
 
     def carry_out(self, command: Any) -> None:
         match command:
@@ -177,8 +188,10 @@ class JobMasterParty(Party[JobMasterCore]):
             self.cancelled.add(ask.request.attempt_id)
 
     def _adopts(self, attempts: frozenset[AttemptId]) -> None:
-        """Check that the attempts run where it thinks, as it would have them, and that none of them was replaced."""
+        """Check that the attempts run where it thinks, as it would have them; none has failed, none was replaced."""
         self.universe.note("{} ADOPTS {}", self.address, sorted(attempts))
+        if ended := attempts & self._failed:
+            raise Violation(f"{self.address} adopts {sorted(ended)}, and was told before that they have failed")
         for attempt_id in attempts:
             execution = self.core.state.by_attempt(attempt_id)
             found = [tm for tm in self.world.task_managers() if attempt_id in tm.attempts]
@@ -202,13 +215,17 @@ class JobMasterParty(Party[JobMasterCore]):
         return False
 
     def _alone(self, deployment: m.DeployTask) -> None:
-        """Check that nothing runs of earlier attempts of the task on slots that it has, even if it is ending."""
+        """Check that nothing runs of earlier attempts of the task on slots that it has, even if it is ending.
+
+        What later JobMasters have deployed does not count: TaskManagers refuse a zombie's deployment.
+        """
         for tm in self.world.task_managers():
             mine = self.core.state.pool.on(tm.resource_id)
             for attempt_id, attempt in tm.attempts.items():
                 first = attempt.deployment
-                same = first.task.id == deployment.task.id and first.allocation_id in mine and attempt.is_of(self)
-                if same and attempt_id != deployment.attempt_id and attempt.state not in ENDED:
+                same = first.task.id == deployment.task.id and first.allocation_id in mine
+                earlier = attempt.leader <= self.core.leader_id
+                if same and earlier and attempt_id != deployment.attempt_id and attempt.state not in ENDED:
                     raise Violation(
                         f"{self.address} deploys {deployment.attempt_id} of {first.task.id} while {attempt_id} is "
                         f"{attempt.state} at {tm.address}, on slots that it has"

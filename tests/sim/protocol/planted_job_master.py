@@ -92,6 +92,10 @@ def _attempts_that_were_replaced_are_adopted() -> Any:
     return patched(reconciling, "_is_current", made)
 
 
+def _old_news_of_failed_attempts_counts() -> Any:
+    return patched(reconciling, "_has_ended", lambda _: lambda *_: False)
+
+
 def tasks_of_another_version_are_adopted() -> Any:
     """Not in FAULTS: a seed hardly ever has all that it takes. `test_scenarios` has it."""
 
@@ -128,6 +132,7 @@ FAULTS: Mapping[str, Planted] = {
     "the JM declares its needs once": _needs_are_declared_once,
     "the JM keeps slots that the TM does not know": _slots_that_the_task_manager_does_not_know_are_kept,
     "the JM adopts attempts that were replaced": _attempts_that_were_replaced_are_adopted,
+    "the JM adopts attempts that have failed by old news of them": _old_news_of_failed_attempts_counts,
     "the JM adopts readers without their writers": _readers_are_adopted_without_their_writers,
     "the JM lets tasks run on that it does not adopt": _what_is_not_adopted_runs_on,
     "the JM waits for attempts that the TM does not know": _attempts_that_the_task_manager_does_not_know_are_waited_for,

@@ -50,11 +50,11 @@ def _the_answer_to_an_old_offer_counts() -> Any:
     return patched(slot_machine, "_offer_answered", made)
 
 
-def _slots_are_held_for_ever() -> Any:
+def _held_for_ever(*timeouts: str) -> Any:
     def made(hold: Any) -> Any:
         def leaking(this: Any, *rest: Any) -> None:
             options = this.state.options
-            this.set(options=replace(options, hold_timeout=math.inf, orphan_timeout=math.inf))
+            this.set(options=replace(options, **dict.fromkeys(timeouts, math.inf)))
             hold(this, *rest)
             this.set(options=options)
 
@@ -63,13 +63,21 @@ def _slots_are_held_for_ever() -> Any:
     return patched(Step, "hold", made)
 
 
+def _slots_are_held_for_ever() -> Any:
+    return _held_for_ever("hold_timeout", "orphan_timeout")
+
+
+def _slots_without_tasks_are_held_for_ever() -> Any:
+    return _held_for_ever("hold_timeout")
+
+
 def _tasks_are_deployed_wherever_they_are_sent() -> Any:
     return patched(Slots, "fault_of", lambda _: lambda *_: "")
 
 
 def _slots_fall_free_before_their_tasks_have_ended() -> Any:
     def made(release: Any) -> Any:
-        def hasty(this: Any, allocations: Any, reason: str) -> None:
+        def hasty(this: Any, allocations: Any, reason: str = "") -> None:
             given = list(allocations)
             ends = EndTasks(this.state.on(*given), reason)
             this.set(attempts={a: r for a, r in this.state.attempts.items() if a not in ends.attempts})
@@ -182,6 +190,7 @@ FAULTS: Mapping[str, Planted] = {
     "the TM obeys JobMasters that were replaced": _the_task_manager_obeys_replaced_job_masters,
     "the TM frees slots by the answer to an old offer": _the_answer_to_an_old_offer_counts,
     "the TM holds slots for ever": _slots_are_held_for_ever,
+    "the TM holds slots without tasks for ever": _slots_without_tasks_are_held_for_ever,
     "the TM deploys onto slots that are not bound": _tasks_are_deployed_wherever_they_are_sent,
     "the TM frees slots before their tasks have ended": _slots_fall_free_before_their_tasks_have_ended,
     "the TM takes a deployment after its cancellation": _late_deployments_are_taken,

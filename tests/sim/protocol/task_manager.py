@@ -25,7 +25,6 @@ from tests.sim.protocol.party import Party
 from tests.sim.protocol.wire import Later
 
 if TYPE_CHECKING:
-    from tests.sim.protocol.job_master import JobMasterParty
     from tests.sim.protocol.world import World
 
 STATUS_TIMEOUT = 2.0  # in seconds
@@ -44,9 +43,6 @@ class Attempt:
     error: ErrorInfo | None = None
     telling: bool = False  # its JobMaster is being told
     tries: int = 0
-
-    def is_of(self, master: JobMasterParty | None) -> bool:
-        return master is not None and self.leader == master.core.leader_id
 
     def status(self) -> m.TaskStatus:
         deployed = self.deployment

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from minflinkd.jobmaster.errands import RETRY_PAUSE
 from minflinkd.rpc.network import job_master
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, ResourceId
+from minflinkd.taskmanager.slots.table import SlotState
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.rest import is_wanted
-from tests.sim.protocol.task_manager import LIVE
+from tests.sim.protocol.task_manager import LIVE, TaskManagerParty
 
 if TYPE_CHECKING:
     from tests.sim.protocol.world import World
 
 INTERVAL = 0.5  # seconds between two looks
 MARGIN = 1.5  # seconds for messages and for the looks themselves
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Slots that wait for their job's next JobMaster."""
+
+    heard: float  # when the TaskManager last heard, or heard of, a JobMaster of the job
+    limit: float  # seconds that they may wait; longer if something of the job is on them
+    lasted: float = 0.0
 
 
 class Watch:
@@ -28,6 +39,8 @@ class Watch:
         self._heard: dict[AttemptId, float] = {}  # when the TaskManager last heard a JobMaster of the job
         self._dead: dict[tuple[JobId, ResourceId], float] = {}
         self._gone: dict[AllocationId, float] = {}
+        self._held: dict[AllocationId, _Held] = {}
+        self._awaited: set[tuple[ResourceId, JobId]] = set()  # of which something runs there, or has failed
         self._beats = 2 * world.plan.heartbeat_interval + MARGIN
         self._repeat = world.plan.heartbeat_timeout / 2 + RETRY_PAUSE  # until a request without answer is sent again
         self._limit = world.plan.heartbeat_timeout + self._beats
@@ -41,6 +54,7 @@ class Watch:
         self._look_for_unwanted_attempts()
         self._look_for_dead_task_managers()
         self._look_for_slots_that_are_gone()
+        self._look_for_slots_that_are_held()
         self._world.universe.engine.after(INTERVAL, self._look)
 
     def _look_for_unwanted_attempts(self) -> None:
@@ -102,3 +116,26 @@ class Watch:
                 if lasted > self._beats:
                     raise Violation(f"{master.address} has slots for {self._beats:g} s that {tm.address} does not hold")
         self._gone = gone
+
+    def _look_for_slots_that_are_held(self) -> None:
+        """Slots wait for the next JobMaster only for a while, and for less time if nothing of the job is on them."""
+        held, awaited = dict[AllocationId, _Held](), set[tuple[ResourceId, JobId]]()
+        for tm in self._world.task_managers():
+            awaited |= {(tm.resource_id, j) for j in tm.core.slots.jobs if tm.core.slots.awaited_by(j)}
+            for allocation, binding in tm.core.slots.table.bindings.items():
+                if binding.state is not SlotState.HELD:
+                    continue
+                # What is gone now may have been there when the slots were first held.
+                late = (tm.resource_id, binding.job_id) in awaited | self._awaited
+                known = self._waits(tm, allocation, binding.job_id, late=late)
+                held[allocation] = known = replace(known, lasted=known.lasted + (not tm.stopped) * INTERVAL)
+                if known.lasted > known.limit + MARGIN:
+                    raise Violation(f"{tm.address} holds slots for {known.limit:g} s, and no JobMaster comes for them")
+        self._held, self._awaited = held, awaited
+
+    def _waits(self, tm: TaskManagerParty, allocation: AllocationId, job_id: JobId, *, late: bool) -> _Held:
+        """Return for how long the slots have waited, counted anew with each JobMaster that is heard."""
+        plan, heard = self._world.plan, tm.core.slots.jobs[job_id].heard
+        known = self._held.get(allocation, _Held(heard, plan.hold_timeout))
+        limit = max(known.limit, plan.orphan_timeout if late else plan.hold_timeout)
+        return _Held(heard, limit, known.lasted if known.heard == heard else 0.0)

@@ -325,7 +325,7 @@ class World:
                 if not same or attempt_id == deployment.attempt_id or attempt.state not in LIVE:
                     continue
                 where = held.get(first.allocation_id)
-                if where is not None and where.resource_id == other.resource_id and attempt.is_of(job.master):
+                if where is not None and where.resource_id == other.resource_id:
                     raise Violation(
                         f"{tm.address} starts {deployment.attempt_id} of {first.task.id} while {attempt_id} is "
                         f"{attempt.state} at {other.address}, on slots that the job has"
