@@ -10,10 +10,13 @@ from aiohttp import web
 
 from minflinkd.checkpoint.inventory import VerifiedCheckpoint
 from minflinkd.checkpoint.messages import GetVerification, VerifyCheckpoints
+from minflinkd.rest import route
 from minflinkd.rest import schemas as s
 from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rest.guard import Limits, read_json_body
+from minflinkd.rest.identity.roles import Role
+from minflinkd.rest.route import Route
 from minflinkd.rest.schemas import verification as v
 from minflinkd.rest.schemas.checkpoints import DamagedFile
 from minflinkd.rest.trigger_ids import trigger_id
@@ -27,10 +30,10 @@ class VerificationRoutes:
         self._limits = limits
         self._ids = ids
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[Route]:
         return [
-            web.post("/jobs/{jobid}/checkpoints/verification", self.trigger),
-            web.get("/jobs/{jobid}/checkpoints/verification/{triggerid}", self.result),
+            route.post("/jobs/{jobid}/checkpoints/verification", self.trigger, Role.OPERATE),
+            route.get("/jobs/{jobid}/checkpoints/verification/{triggerid}", self.result, Role.VIEW),
         ]
 
     async def trigger(self, request: web.Request) -> web.Response:

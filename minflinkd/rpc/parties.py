@@ -70,6 +70,7 @@ MAY_SEND: Mapping[Party, Mapping[Party, frozenset[str]]] = {
                 *("SubmitJob", "HotRestartJob", "RescaleJob", "CancelJob", "ListJobs", "GetJob"),
                 *("TriggerSavepoint", "CheckpointJob", "GetSavepoint", "DisposeSavepoint", "GetDisposal"),
                 *("GetCheckpoints", "GetCheckpointOptions", "GetOffsets", "SweepOrphans"),
+                *("VerifyCheckpoints", "GetVerification"),
             }
         ),
         Party.RESOURCE_MANAGER: frozenset({"GetResourceOverview", "ListTaskManagers", "DrainTaskManager"}),

@@ -21,6 +21,7 @@ from minflinkd.cli.endpoint import DaemonUnreachable
 from minflinkd.config import load_config
 from minflinkd.daemon import Daemon
 from minflinkd.ha.embedded import cluster_secret
+from minflinkd.rest.identity.access import Access
 from minflinkd.rest.server import Listening, place
 from minflinkd.rest.standby import StandbyServer
 from minflinkd.rpc.local import LocalNetwork
@@ -150,6 +151,8 @@ def options(state: Path, port: int, files: TlsFiles) -> dict[str, str]:
         "jobmanager.rpc.port": str(port),
         "security.ssl.internal.enabled": "true",
         "security.ssl.rest.enabled": "true",
+        "security.allow-unauthenticated": "true",
+        "security.socket-directory": "none",  # a client on this machine would take the socket, which has no TLS
     }
 
 
@@ -225,7 +228,15 @@ async def test_a_standby_leads_clients_over_tls_to_the_leader(ca: CaInTest, tmp_
     async with Daemon(load_config(None, {}, options(tmp_path, free_port(), files)), {}) as daemon:
         bound = await bind(place("127.0.0.1", 0))
         listening = Listening(host="127.0.0.1", port=0, tls=both.server(Clients.NEED_NONE), tls_to_leader=both.client)
-        async with StandbyServer(bound, listening=listening, leader=lambda: daemon.rest.url, trouble=str, proxy=proxy):
+        standby = StandbyServer(
+            bound,
+            access=Access.open_to_all(),
+            listening=listening,
+            leader=lambda: daemon.rest.url,
+            trouble=str,
+            proxy=proxy,
+        )
+        async with standby:
             url = f"https://127.0.0.1:{bound[0].getsockname()[1]}"
             async with Client(url, ca_file=str(ca.ca)) as client:
                 assert (await client.task_managers()).taskmanagers == ()

@@ -70,15 +70,15 @@ class ArchiveMaker(Component):
             )
         try:
             async with asyncio.timeout(TIMEOUT):
-                code = await process.wait()
+                status = await process.wait()
         except TimeoutError:
             log.warning("no class archive was made", reason=f"it was not done after {TIMEOUT:.0f} s")
             return
         finally:
             await _end(process)
-        if code != 0:
+        if status != 0:
             words = (self._directory / "archive.log").read_text(errors="replace")[-2000:]
-            log.warning("no class archive was made", exit_code=code, said=words)
+            log.warning("no class archive was made", exit_code=status, said=words)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -64,6 +64,7 @@ MORE = {
     "PATCH /jobs/{jobid}": "operate",
     "POST /jobs/{jobid}/savepoints": "operate",
     "POST /jobs/{jobid}/checkpoints": "operate",
+    "POST /jobs/{jobid}/checkpoints/verification": "operate",
     "POST /jobs/{jobid}/stop": "operate",
     "PUT /jobs/{jobid}/resource-requirements": "operate",
     "POST /savepoint-disposal": "operate",

@@ -48,8 +48,11 @@ def test_with_certificates_on_both_sides_the_inner_addresses_may_be_on_a_network
     assert faults({**ON_A_NETWORK, **INTERNAL, "taskmanager.host": ""})
 
 
-def test_tls_alone_does_not_let_the_endpoint_onto_a_network() -> None:
-    """Its clients show no certificate, and say in no other way who they are (E40)."""
-    (problem,) = faults({"rest.bind-address": "0.0.0.0", **REST, **INTERNAL})
-    assert "whoever reaches it can run code" in problem
-    load_config(None, {}, {"rest.bind-address": "0.0.0.0", "security.allow-unauthenticated": "true", **REST})
+def test_the_endpoint_may_be_on_a_network_with_tls_of_its_own() -> None:
+    """Its clients show a token, which nobody on the way may read (E40)."""
+    for others in ({}, INTERNAL):
+        (problem,) = faults({"rest.bind-address": "0.0.0.0", **others})
+        assert "whoever reaches it can run code" in problem
+        assert "set security.ssl.rest.enabled: true" in problem
+    load_config(None, {}, {"rest.bind-address": "0.0.0.0", **REST})
+    load_config(None, {}, {"rest.bind-address": "0.0.0.0", "security.allow-unauthenticated": "true"})
