@@ -25,6 +25,8 @@ RESERVED_VARIABLES: Final = frozenset(
     }
 )
 
+_SECRETS: Final = "MINFLINKD_SECRET_"  # secrets that jobs name, for TaskManagers
+
 # Kubernetes sets these variables in every pod if there is a Service named `minflinkd`.
 _SERVICE_LINK: Final = re.compile(r"MINFLINKD(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
 
@@ -93,7 +95,11 @@ def from_environment(environ: Mapping[str, str]) -> list[Setting]:
     keys = {option.variable: option.key for option in options()}
     found: list[Setting] = []
     for variable in sorted(environ):
-        foreign = variable in RESERVED_VARIABLES or (variable not in keys and _SERVICE_LINK.fullmatch(variable))
+        foreign = (
+            variable in RESERVED_VARIABLES
+            or variable.startswith(_SECRETS)
+            or (variable not in keys and _SERVICE_LINK.fullmatch(variable))
+        )
         if variable.startswith(_PREFIX) and not foreign:
             known = variable in keys
             origin = f"environment variable {variable}" if known else "environment"

@@ -205,6 +205,13 @@ class TaskManager:
         "that the daemon started.",
         at_least=1,
     )
+    secrets_dir: str = option(
+        "taskmanager.secrets.dir",
+        "",
+        "Directory of the secrets that jobs name in options as ${secret:<name>}: one file each, mode 0600 or 0640. "
+        "Secrets are also credentials of the systemd unit (LoadCredential=), and variables MINFLINKD_SECRET_<NAME> of "
+        "the TaskManager.",
+    )
     local_state_dir: str = option(
         "taskmanager.state.local.root-dir",
         "",

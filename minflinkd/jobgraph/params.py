@@ -1,12 +1,15 @@
 """Replaces `${name}` in a job's SQL, paths and options with the job's param of that name.
 
 The value is inserted as text, unquoted: `'${carrier}'` is an SQL text, `${minutes}` a number. `$${` is a literal `${`.
+
+`${secret:name}` stands for a secret, in options only. It is replaced where the task runs, and stays as it is everywhere
+else: in records, in checkpoints, and in what is shown.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +21,7 @@ from minflinkd.runtime.errors import Consequence, MinflinkError
 
 _PLACE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_SECRET = "secret:"  # noqa: S105 - how a placeholder of a secret begins
 
 
 class InvalidParam(MinflinkError):
@@ -27,21 +31,47 @@ class InvalidParam(MinflinkError):
     consequence = Consequence.REFUSED
 
 
+def named(secret: str) -> str:
+    """Return what stands for a secret where nobody may know it."""
+    return f"${{{_SECRET}{secret}}}"
+
+
 def is_param_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def substitute(text: str, params: Mapping[str, Any]) -> str:
-    """Return `text` with every `${name}` replaced. Raises InvalidParam for the first that has no value."""
-    for error in problems(text, params):
+def substitute(text: str, params: Mapping[str, Any], secret: Callable[[str], str] | None = None) -> str:
+    """Return `text` with every `${name}` replaced. Raises InvalidParam for the first that has no value.
+
+    `secret`: returns a secret, and may raise errors of its own. Without it, a text with a secret is refused.
+    """
+    for error in problems(text, params, secrets=secret is not None):
         raise error
-    return _PLACE.sub(lambda m: m[1] or str(option_text(params[m[2]])), text)
+
+    def replaced(place: re.Match[str]) -> str:
+        if place[1]:
+            return place[1]
+        if secret is not None and place[2].startswith(_SECRET):
+            return secret(place[2].removeprefix(_SECRET))
+        return str(option_text(params[place[2]]))
+
+    return _PLACE.sub(replaced, text)
 
 
-def problems(text: str, params: Mapping[str, Any]) -> Iterator[InvalidParam]:
-    """Yield an error for every placeholder of `text` that cannot be replaced, one per name."""
+def problems(text: str, params: Mapping[str, Any], *, secrets: bool = False) -> Iterator[InvalidParam]:
+    """Yield an error for every placeholder of `text` that cannot be replaced, one per name.
+
+    `secrets`: the text may have secrets.
+    """
     for name in dict.fromkeys(m[2] for m in _PLACE.finditer(text) if not m[1]):
-        if name not in params:
+        if name.startswith(_SECRET):
+            if not secrets:
+                hint = "only an option of a source or a sink may have a secret"
+                yield InvalidParam(f"{show(name)[1:-1]} may not stand here", hint=hint)
+            elif not is_param_name(name.removeprefix(_SECRET)):
+                hint = "letters, digits, _, - and ., after a letter: ${secret:db-password}"
+                yield InvalidParam(f"{show(name)} is no name of a secret", hint=hint)
+        elif name not in params:
             hint = meant(name, params, "the params are") or "the job has no params"
             yield InvalidParam(f"${{{show(name)[1:-1]}}} has no value in params", hint=hint)
         elif option_text(params[name]) is None:
@@ -49,15 +79,16 @@ def problems(text: str, params: Mapping[str, Any]) -> Iterator[InvalidParam]:
             yield InvalidParam(problem, hint="give it a text, a number, true or false")
 
 
-def resolve(vertex: Vertex, params: Mapping[str, Any]) -> Vertex:
-    """Return the vertex as it runs, with the params filled in. Raises InvalidParam.
+def resolve(vertex: Vertex, params: Mapping[str, Any], secret: Callable[[str], str] = named) -> Vertex:
+    """Return the vertex as it runs, with the params filled in. Raises InvalidParam, and what `secret` raises.
 
-    They are filled into SQL, schema, watermark delay, paths and options.
+    They are filled into SQL, schema, watermark delay, paths and options. `secret`: returns what stands in an option for
+    a secret; by default that is its name.
     """
 
     def filled(part: Source | Sink) -> dict[str, Any]:
         path = part.path and substitute(part.path, params)
-        return {"path": path, "options": {k: substitute(v, params) for k, v in part.options.items()}}
+        return {"path": path, "options": {k: substitute(v, params, secret) for k, v in part.options.items()}}
 
     changes: dict[str, Any] = {}
     if vertex.sql is not None:

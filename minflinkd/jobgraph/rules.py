@@ -176,7 +176,7 @@ def _check_params(graph: JobGraph, vertex: Vertex, path: str, faults: Faults) ->
         where = path
         for key in keys:
             where = at(where, key)
-        for error in params.problems(text, graph.params):
+        for error in params.problems(text, graph.params, secrets="options" in keys):
             faults.add(where, error.message, error.hint)
             if faults.full:  # the hints take time
                 return

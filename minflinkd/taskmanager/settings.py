@@ -55,6 +55,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     heap_bytes: int = 1024**3
     spark_conf: dict[str, str] = {}
     class_archives: str = ""  # the directory of class archives; empty: none is used
+    secrets_directory: str = ""  # of secrets that jobs name; empty: none
     heartbeat_timeout: float = 5.0
     session_start_timeout: float = 90.0
     session_timeout: float = 60.0  # after so long without an answer to a ping, a session child is replaced
@@ -136,6 +137,7 @@ def settings_of(
         heap_bytes=session.memory_heap_size,
         spark_conf=dict(session.spark_conf),
         class_archives=str(class_archives or ""),
+        secrets_directory=options.secrets_dir,
         heartbeat_timeout=config.heartbeat.timeout,
         session_start_timeout=config.resourcemanager.taskmanager_start_timeout,
         session_timeout=session.timeout,

@@ -216,6 +216,7 @@ class TaskManager(Component):
             conf=settings.spark_conf,
             resolve_order=settings.resolve_order,
             class_archives=settings.class_archives,
+            secrets_directory=settings.secrets_directory,
         )
 
     def _core(self, now: float) -> TaskManagerCore:

@@ -55,6 +55,11 @@ class Child:
         """The file with its standard output."""
         return self.directory / "stdout"
 
+    @property
+    def secrets(self) -> Path:
+        """The directory of the secrets that jobs name."""
+        return self.directory / "secrets"
+
     async def start(
         self, conf: dict[str, str], *, warm_up: bool = False, class_archives: str = str(CLASS_ARCHIVES)
     ) -> None:
@@ -68,6 +73,7 @@ class Child:
                 conf=conf,
                 warm_up=warm_up,
                 class_archives=class_archives,
+                secrets_directory=str(self.secrets),
             ),
             config,
         )

@@ -51,6 +51,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: bool = True
     resolve_order: str = "child-first"  # or parent-first: whether a job's module wins over an installed one
     class_archives: str = ""  # the directory of class archives; empty: none is used
+    secrets_directory: str = ""  # of secrets that jobs name; empty: none
 
     @property
     def spark_master(self) -> str:

@@ -344,7 +344,8 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
         code.release()
         for task_at_fault in prepared:
             task_at_fault.release()
-    return Analysis(faults=tuple(dict.fromkeys(faults)), schemas=schemas, operators=operators, verdicts=judged)
+    hidden = map(engine.session.secrets.hidden_in_fault, faults)
+    return Analysis(faults=tuple(dict.fromkeys(hidden)), schemas=schemas, operators=operators, verdicts=judged)
 
 
 def _upstream_first(tasks: tuple[Task, ...]) -> list[Task]:

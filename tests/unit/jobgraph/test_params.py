@@ -34,6 +34,34 @@ def test_a_place_without_a_value_is_refused(text: str) -> None:
         substitute(text, {"minutes": 60, "list": [1], "nothing": None})
 
 
+def test_a_secret_stands_in_options_only_and_is_known_only_where_it_is_asked_for() -> None:
+    """A path or SQL text is shown and stored (E44)."""
+    sink = Sink(format="jdbc", options={"password": "${secret:db.key}", "url": "jdbc:${n}", "x": "$${secret:a}"})
+    vertex = Vertex(id=VertexId("a"), sink=sink)
+    asked: list[str] = []
+
+    def secret(name: str) -> str:
+        asked.append(name)
+        return "${n}"  # is not replaced again
+
+    resolved = resolve(vertex, {"n": 7}, secret).sink
+    assert resolved is not None
+    assert resolved.options == {"password": "${n}", "url": "jdbc:7", "x": "${secret:a}"}
+    assert asked == ["db.key"]
+    unresolved = resolve(vertex, {"n": 7}).sink
+    assert unresolved is not None
+    assert unresolved.options["password"] == "${secret:db.key}"
+    for text in ("${secret:a}", "/data/${secret:a}"):
+        with pytest.raises(InvalidParam, match="may not stand here"):
+            substitute(text, {"secret:a": "x"})
+    for name in ("", "../etc/passwd", "a/b", ".a", "a b"):
+        with pytest.raises(InvalidParam, match="no name of a secret"):
+            resolve(
+                Vertex(id=VertexId("a"), sink=Sink(format="json", options={"x": f"${{secret:{name}}}"})), {}, secret
+            )
+    assert asked == ["db.key"]
+
+
 def test_a_missing_param_has_the_nearest_one_as_hint() -> None:
     """The hint names the nearest known param (J4)."""
     with pytest.raises(InvalidParam, match="did you mean minutes"):

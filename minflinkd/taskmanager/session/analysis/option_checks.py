@@ -57,7 +57,7 @@ def check(session: Session, plan: Plan, job: JobContext, task: Task) -> None:
             continue
         if f"vertices.{written.id}" in at_fault or any(other.startswith(f"{path}.") for other in at_fault):
             continue
-        source = resolve(written, job.params).source
+        source = resolve(written, job.params, session.secrets).source
         assert source is not None
         found = [
             *_mode(source, path),

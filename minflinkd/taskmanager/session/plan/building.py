@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -67,7 +68,7 @@ def _build(
         if edge.id in inputs:
             _read_exchange(session, plan, edge.id, inputs[edge.id])
     for written in task.vertices:
-        vertex = _attempt(plan, f"vertices.{written.id}", lambda written=written: resolve(written, job.params))  # type: ignore[misc]
+        vertex = _attempt(plan, f"vertices.{written.id}", partial(resolve, written, job.params, session.secrets))
         if vertex is None:
             continue
         if vertex.sink is None:

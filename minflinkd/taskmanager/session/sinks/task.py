@@ -27,7 +27,7 @@ from minflinkd.taskmanager.session.sinks.collect import CollectSink
 from minflinkd.taskmanager.session.sinks.files import FilesSink
 from minflinkd.taskmanager.session.sinks.jdbc import StagedRows, Staging, UpsertSink
 from minflinkd.taskmanager.session.sinks.writer import ConsoleSink, PythonSink, WriterSink
-from minflinkd.taskmanager.session.spark.failures import batch_failure
+from minflinkd.taskmanager.session.spark.failures import batch_failure, hidden
 from minflinkd.taskmanager.session.spark.session import Session
 
 log = structlog.get_logger(__name__)
@@ -158,7 +158,7 @@ def _if_possible(sink: VertexId, action: Callable[[], None]) -> None:
     try:
         action()
     except BaseException as error:  # user code, or a database that cannot be reached
-        log.warning("a sink could not clean up", sink=sink, error=str(error))
+        log.warning("a sink could not clean up", sink=sink, error=hidden(str(error)))
 
 
 @contextmanager

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import py4j
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
@@ -13,7 +15,10 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError, error_info
 from minflinkd.taskmanager.child.protocol import SessionLost
+from minflinkd.taskmanager.session.job_secrets import JobSecrets
 from minflinkd.taskmanager.session.spark import refusals
+
+E = TypeVar("E")
 
 # Error classes (prefixes) that come back on every retry, since job, state and input are the same.
 HOPELESS = (
@@ -51,6 +56,29 @@ class QueryEnded(MinflinkError):
 
     code = "query-ended"
     consequence = Consequence.RETRYABLE
+
+
+_secrets = JobSecrets()  # of the session of this process; `hide` replaces it
+
+
+def hide(secrets: JobSecrets) -> None:
+    """From now on, descriptions of failures have none of the secrets that were looked up there."""
+    global _secrets
+    _secrets = secrets
+
+
+def hidden(text: str) -> str:
+    return _secrets.hidden(text)
+
+
+def _without_secrets(describe: Callable[[E], ErrorInfo]) -> Callable[[E], ErrorInfo]:
+    """Hide secrets in what a function describes: a driver may put an option of its connection into its message."""
+
+    @wraps(describe)
+    def described(error: E) -> ErrorInfo:
+        return _secrets.hidden_in(describe(error))
+
+    return described
 
 
 def session_is_lost(error: BaseException) -> bool:
@@ -92,6 +120,7 @@ def in_users_words(trace: str) -> str:
     return re.sub(f'File "{_USER_FILE.pattern}', 'File "', _OWN_FRAME.sub("", trace))
 
 
+@_without_secrets
 def build_failure(error: BaseException) -> ErrorInfo:
     """Describe why a task could not be built."""
     if isinstance(error, MinflinkError):
@@ -107,6 +136,7 @@ def build_failure(error: BaseException) -> ErrorInfo:
     return ErrorInfo(code="user-code", message=message, kind=Kind.JOB, hint=hint, traceback=trace)
 
 
+@_without_secrets
 def batch_failure(error: BaseException) -> ErrorInfo:
     """Describe why a micro-batch failed on the Python side: in a sink, or in Spark when a sink called it."""
     if isinstance(error, PySparkException):
@@ -123,6 +153,7 @@ def batch_failure(error: BaseException) -> ErrorInfo:
     )
 
 
+@_without_secrets
 def input_failure(error: Exception) -> ErrorInfo:
     """Describe why an exchange could not be read. No user code runs there."""
     if isinstance(error, MinflinkError):
@@ -130,6 +161,7 @@ def input_failure(error: Exception) -> ErrorInfo:
     return ErrorInfo(code="spark-query", message=_last_line(error), consequence=Consequence.RETRYABLE, kind=Kind.JOB)
 
 
+@_without_secrets
 def query_failure(java_query: Any) -> ErrorInfo:
     """Describe why a query ended by itself, as the JVM says."""
     option = java_query.exception()

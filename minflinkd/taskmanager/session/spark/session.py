@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from minflinkd.taskmanager.child.class_archive import class_archive
 from minflinkd.taskmanager.child.protocol import SessionConfig
-from minflinkd.taskmanager.session.spark import java_classes, local_files, steady_plans
+from minflinkd.taskmanager.session.job_secrets import JobSecrets
+from minflinkd.taskmanager.session.spark import failures, java_classes, local_files, steady_plans
 from minflinkd.taskmanager.session.spark.java_names import remember_names
 from minflinkd.taskmanager.session.spark.jvm import start_callbacks, start_jvm
 
@@ -72,6 +73,7 @@ class Session:
     spark: SparkSession
     config: SessionConfig
     jvm_pid: int
+    secrets: JobSecrets
 
     @property
     def state_directory(self) -> str:
@@ -233,7 +235,9 @@ def launch(config: SessionConfig, archive_to: Path | None = None) -> Session:
     assert gateway is not None
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it would log what callbacks raise, which we report already
     start_callbacks(gateway)
-    return Session(spark, config, gateway.proc.pid)
+    secrets = JobSecrets(config.secrets_directory)
+    failures.hide(secrets)
+    return Session(spark, config, gateway.proc.pid, secrets)
 
 
 def activate(session: Session, spark: SparkSession) -> None:
