@@ -270,7 +270,7 @@ class HotRestarts(Component):
                 leaves = restart.moves or bool(clash(libraries(master.graph), wanted))
                 patience = MOVE_PATIENCE if leaves else self._policy.timeout()
                 try:
-                    await master.making_way.reserve(widths(restart.target), wanted, patience)
+                    await master.making_way.reserve(widths(restart.target), patience, wanted)
                 except NotStoodDown:
                     if not self._is_replaced(restart):
                         raise

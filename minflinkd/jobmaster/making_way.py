@@ -39,7 +39,7 @@ class MakingWay:
         self._coordinator = coordinator
         self._stood_down: asyncio.Future[None] | None = None  # set once it is asked to stand down
 
-    async def reserve(self, groups: Mapping[str, int], libraries: tuple[Library, ...], patience: float) -> None:
+    async def reserve(self, groups: Mapping[str, int], patience: float, libraries: tuple[Library, ...] = ()) -> None:
         """Ask for these slots per slot sharing group while the job runs, and return when the job holds them.
 
         `libraries`: of the next version. Slots in sessions that cannot hold them do not count.
