@@ -74,6 +74,11 @@ class RangeNotSatisfiable(RequestError):
     status = 416
 
 
+class ExpectationFailed(RequestError):
+    code = "expectation-failed"
+    status = 417
+
+
 class Overloaded(RequestError):
     code = "overloaded"
     consequence = Consequence.RETRYABLE

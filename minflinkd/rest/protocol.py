@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
 from minflinkd.rest.backend import json_answer
-from minflinkd.rest.errors import InvalidRequest, error_answer
+from minflinkd.rest.errors import ExpectationFailed, InvalidRequest, error_answer
 from minflinkd.rest.guard import Limits
 from minflinkd.runtime.doorkeeper import SeldomTold
 
@@ -49,5 +49,14 @@ class _Protocol(web.RequestHandler):
 
 def protocols(server: web.Server, limits: Limits) -> Callable[[], asyncio.Protocol]:
     """Return what makes the protocol of each connection."""
-    told = SeldomTold()
+    told, handle = SeldomTold(), server.request_handler
+
+    async def handled(request: BaseRequest) -> web.StreamResponse:
+        wanted = request.headers.get("Expect", "100-continue")  # aiohttp answers this one, for each path
+        if wanted.lower() == "100-continue":
+            return await handle(request)
+        refused = ExpectationFailed(f"this endpoint cannot do {wanted[:100]!r}", hint="leave the header Expect out")
+        return json_answer(error_answer(refused), status=refused.status)
+
+    server.request_handler = handled
     return lambda: _Protocol(server, told, limits)
