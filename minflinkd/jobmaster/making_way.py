@@ -81,8 +81,11 @@ class MakingWay:
     @property
     def published(self) -> bool:
         """Whether everything that the latest checkpoint covers is committed, as far as this JobMaster knows."""
-        latest = self._coordinator.latest()
-        return latest is None or latest == self._coordinator.latest_published()
+        latest, published = self._coordinator.latest(), self._coordinator.latest_published()
+        if latest is None:
+            return True
+        # Their ids are compared: the latest one also names what the retained ones before it owed.
+        return published is not None and published.checkpoint_id == latest.checkpoint_id
 
     async def stand_down(self, *, final: bool, publish: bool = False) -> int:
         """Stop the tasks, keep their slots and decide nothing more. Return the latest checkpoint's id, or 0.
