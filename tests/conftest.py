@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +21,16 @@ settings.register_profile("repeatable", UNTIMED, derandomize=True)
 settings.register_profile("exploring", UNTIMED, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+# Daemons put their sockets there. A daemon that a test kills leaves its own behind, and it goes with this directory.
+SOCKETS = tempfile.mkdtemp(prefix="minflinkd-test-")  # short: a socket's path has 107 bytes
+os.environ["XDG_RUNTIME_DIR"] = SOCKETS
+
 ORDER = ("unit", "sim", "component", "servers", "storage", "shapes", "faults", "e2e", "spark")
 FOLDER = Path(__file__).parent
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(SOCKETS, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -78,7 +78,8 @@ class Credentials:
             with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
                 ready = msgspec.json.decode((state / _READY).read_bytes(), type=_Ready)
                 at = URL(ready.url)
-                if (at.port, at.host in _HERE) == (url.port, True) and Path(f"/proc/{ready.pid}").exists():
+                process = Path(f"/proc/{ready.pid}").stat()  # if the pid was taken again, perhaps by another user's
+                if (at.port, at.host in _HERE, process.st_uid) == (url.port, True, state.stat().st_uid):
                     return _read(state / _OWN_TOKEN, named=False)
         return None
 

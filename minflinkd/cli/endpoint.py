@@ -215,7 +215,8 @@ class Endpoint:
         """
         if self._session is None:
             raise RuntimeError("the client is not open: use it with `async with`")
-        path = named_socket or self._credentials.socket(url)
+        # Who names a CA wants to see whether the daemon's certificate is right.
+        path = named_socket or (None if self._tls else self._credentials.socket(url))
         if path:
             asked = _with_token(options, self._credentials.named_token())
             local = url.with_scheme("http")  # there is no TLS over a socket of this machine

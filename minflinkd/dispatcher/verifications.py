@@ -11,6 +11,7 @@ from minflinkd.dispatcher.operations import Key, Operations
 from minflinkd.rpc.jobs import JobDetails
 from minflinkd.rpc.messages import Done
 from minflinkd.rpc.network import Mailbox
+from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.storage.location import Location
@@ -58,4 +59,6 @@ class Verifications:
     async def _result(self, request: c.GetVerification) -> c.Verification:
         key = (request.job_id, request.trigger_id)
         status = self._operations.status(key)
+        if status.done and status.error is None and key not in self._results:
+            raise NotFound("the result of this verification is no longer kept", hint="ask for another verification")
         return c.Verification(done=status.done, checkpoints=self._results.get(key, ()), error=status.error)

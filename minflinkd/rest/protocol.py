@@ -22,7 +22,7 @@ class _Protocol(web.RequestHandler):
 
     __slots__ = ("_told",)
 
-    def __init__(self, server: web.Server, told: SeldomTold, limits: Limits) -> None:
+    def __init__(self, server: web.Server, told: SeldomTold, limits: Limits, *, auto_decompress: bool) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -30,6 +30,7 @@ class _Protocol(web.RequestHandler):
             keepalive_timeout=limits.keep_alive_seconds,
             max_line_size=limits.header_bytes,
             max_field_size=limits.header_bytes,
+            auto_decompress=auto_decompress,
         )
         self._told = told
 
@@ -47,7 +48,7 @@ class _Protocol(web.RequestHandler):
         return response
 
 
-def protocols(server: web.Server, limits: Limits) -> Callable[[], asyncio.Protocol]:
+def protocols(server: web.Server, limits: Limits, *, auto_decompress: bool = True) -> Callable[[], asyncio.Protocol]:
     """Return what makes the protocol of each connection."""
     told, handle = SeldomTold(), server.request_handler
 
@@ -59,4 +60,4 @@ def protocols(server: web.Server, limits: Limits) -> Callable[[], asyncio.Protoc
         return json_answer(error_answer(refused), status=refused.status)
 
     server.request_handler = handled
-    return lambda: _Protocol(server, told, limits)
+    return lambda: _Protocol(server, told, limits, auto_decompress=auto_decompress)

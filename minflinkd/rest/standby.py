@@ -26,6 +26,7 @@ from minflinkd.rest.identity.access import Access
 from minflinkd.rest.identity.proving import Unauthenticated
 from minflinkd.rest.identity.roles import Forbidden, Role, require_role
 from minflinkd.rest.passing_on import PASSED_ON, LeaderProxy, NoLeader
+from minflinkd.rest.protocol import protocols
 from minflinkd.rest.schemas import Health
 from minflinkd.rest.server import RETRY_AFTER, Listening, refusal
 from minflinkd.runtime.component import Component
@@ -79,20 +80,13 @@ class StandbyServer(Component):
             await self._proxy.start()
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=GRACE,
-            keepalive_timeout=self._limits.keep_alive_seconds,
-            max_line_size=self._limits.header_bytes,
-            max_field_size=self._limits.header_bytes,
-            auto_decompress=False,  # bodies are forwarded as they come
-        )
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=GRACE)
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        await self._keeper.serve(self._sockets, server, self._listening.tls)
+        # Bodies are forwarded as they come.
+        connections = protocols(server, self._limits, auto_decompress=False)
+        await self._keeper.serve(self._sockets, connections, self._listening.tls)
 
     async def _stop(self) -> None:
         runner, self._runner = self._runner, None

@@ -127,7 +127,7 @@ def blameless(status: int, answer: bytes) -> None:
 
 def test_no_request_of_any_route_blames_the_daemon(attacked: AttackedDaemon) -> None:
     """Ids, queries, headers and bodies are drawn, for each route (E45)."""
-    known = routes(attacked)
+    known, answered = routes(attacked), 0
 
     @settings(hostile, max_examples=900)
     @given(
@@ -141,10 +141,14 @@ def test_no_request_of_any_route_blames_the_daemon(attacked: AttackedDaemon) -> 
         drawn = iter(names)
         target = re.sub(r"\{\w+\}", lambda _: next(drawn), route.path)
         asked = "&".join(f"{name}={value}" for name, value in query.items())
-        blameless(*ask(attacked, route.method, f"{target}?{asked}" if asked else target, extra, body))
+        status, answer = ask(attacked, route.method, f"{target}?{asked}" if asked else target, extra, body)
+        blameless(status, answer)
+        nonlocal answered
+        answered += status > 0
 
     with unharmed(attacked):
         attack()
+    assert answered > 500, "most requests get an answer"
 
 
 def test_no_job_blames_the_daemon(attacked: AttackedDaemon) -> None:
@@ -185,7 +189,7 @@ def test_bytes_of_no_meaning_end_their_own_connection_only(attacked: AttackedDae
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(65536):
                     pass
-            except (ConnectionError, OSError):
+            except ConnectionError:
                 pass
 
     with unharmed(attacked):

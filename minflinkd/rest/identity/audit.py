@@ -104,7 +104,11 @@ class AuditLog(Component):
 
 
 def append(path: Path, lines: bytes) -> None:
-    """Add to the file, and begin another one if it is large. Raises OSError."""
+    """Add to the file, after beginning another one if it is large. Raises OSError if nothing was added."""
+    try:
+        _rotate(path)
+    except OSError as error:  # it may be written, and its directory not: better one large file than lines twice
+        log.warning("the audit log cannot be rotated", file=str(path), error=str(error))
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         before = os.fstat(file).st_size
@@ -117,9 +121,14 @@ def append(path: Path, lines: bytes) -> None:
             raise
     finally:
         os.close(file)
-    if before + len(lines) > LARGEST:
-        for number in range(KEPT - 1, 0, -1):
-            older = path.with_name(f"{path.name}.{number}")
-            if older.exists():
-                older.replace(path.with_name(f"{path.name}.{number + 1}"))
-        path.replace(path.with_name(f"{path.name}.1"))
+
+
+def _rotate(path: Path) -> None:
+    """Raises OSError."""
+    if not path.exists() or path.stat().st_size <= LARGEST:
+        return
+    for number in range(KEPT - 1, 0, -1):
+        older = path.with_name(f"{path.name}.{number}")
+        if older.exists():
+            older.replace(path.with_name(f"{path.name}.{number + 1}"))
+    path.replace(path.with_name(f"{path.name}.1"))

@@ -103,11 +103,13 @@ class JwtScheme(Scheme):
         now = self._clock.monotonic()
         if kid in self._keys and now - self._fetched < KEYS_AGE:
             return self._keys[kid]
-        async with self._fetching:
-            now = self._clock.monotonic()
-            if now - self._tried >= FETCH_PAUSE:
-                self._tried = now
-                await self._fetch()
+        if self._fetching.locked() or now - self._tried >= FETCH_PAUSE:  # otherwise the last answer counts
+            async with self._fetching:
+                if self._clock.monotonic() - self._tried >= FETCH_PAUSE:
+                    try:
+                        await self._fetch()
+                    finally:  # an issuer that hangs is not asked again by each request that has waited
+                        self._tried = self._clock.monotonic()
         if self._fetched == float("-inf"):
             raise SchemeUnavailable("the keys of the issuer could not be fetched", hint="try again in a moment")
         found = self._keys.get(kid)

@@ -39,10 +39,26 @@ async def test_a_large_file_is_rotated_and_the_oldest_goes(tmp_path: Path, monke
     file = tmp_path / "audit.log"
     for number in range(4):
         append(file, f"line {number} of the log\n".encode())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.log.1", "audit.log.2"]
-    assert (tmp_path / "audit.log.1").read_text() == "line 3 of the log\n"
-    assert (tmp_path / "audit.log.2").read_text() == "line 2 of the log\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.log", "audit.log.1", "audit.log.2"]
+    assert file.read_text() == "line 3 of the log\n"
+    assert (tmp_path / "audit.log.1").read_text() == "line 2 of the log\n"
+    assert (tmp_path / "audit.log.2").read_text() == "line 1 of the log\n"
     assert (tmp_path / "audit.log.1").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_log_that_cannot_be_rotated_grows_and_has_each_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may be the daemon's, and its directory not (E43)."""
+    monkeypatch.setattr(audit, "LARGEST", 10)
+
+    def refused(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(audit, "_rotate", refused)
+    for number in range(3):
+        append(tmp_path / "audit.log", f"line {number}\n".encode())
+    assert (tmp_path / "audit.log").read_text() == "line 0\nline 1\nline 2\n"
 
 
 async def test_lines_wait_while_the_file_cannot_be_written_and_none_is_doubled(
