@@ -104,6 +104,10 @@ def resolve(vertex: Vertex, params: Mapping[str, Any], secret: Callable[[str], s
     return msgspec.structs.replace(vertex, **changes)
 
 
+def names_secrets(vertex: Vertex) -> bool:
+    return any(f"${{{_SECRET}" in text for _, text in places(vertex))
+
+
 def places(vertex: Vertex) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield every text of a vertex that may contain params, with its keys below the vertex."""
     if vertex.sql is not None:

@@ -74,6 +74,7 @@ class Restoring:
         await self._coordinator.settled()
         fallen_back = await self._falling_back.look(all_tasks=len(of) == len(tasks))
         point = await self._coordinator.restore_point()
+        point = None if point is None else self._inherited.owed(point, tasks)
         start = await self._origin.find() if point is None else None
         covered = point if start is None else start.checkpoint
         if start is not None and start.checkpoint is not None and start.checkpoint_id is not None:

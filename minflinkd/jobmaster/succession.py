@@ -53,6 +53,25 @@ class InheritedCheckpoints:
     sinks: tuple[SinkRoot, ...] = ()  # of all versions so far; staged output may be left there
     published: bool = False
 
+    def owed(self, point: CompletedCheckpoint, tasks: Mapping[TaskId, Task]) -> CompletedCheckpoint:
+        """Return a checkpoint of this version without what sinks that it lacks owed for those of earlier versions.
+
+        Checkpoints of those versions may still be retained, and then the point names what they owed (`restore_point`).
+        """
+        if point.checkpoint_id <= self.base or not self.published:
+            return point
+        own = {vertex.id for task in tasks.values() for vertex in task.vertices}
+        kept = [
+            copy(
+                snapshot,
+                transactions=tuple(
+                    t for t in snapshot.transactions if t.checkpoint_id > self.base or VertexId(t.sink) in own
+                ),
+            )
+            for snapshot in point.tasks
+        ]
+        return copy(point, tasks=tuple(kept))
+
     def restores(self, point: CompletedCheckpoint, tasks: Mapping[TaskId, Task]) -> dict[TaskId, TaskRestore]:
         """Return what each task starts from. Raises StateNotMatched."""
         found = {snapshot.task_id: snapshot for snapshot in point.tasks}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from minflinkd.jobgraph.model import Source, Vertex
+from minflinkd.runtime.errors import Consequence, RemoteError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
 from tests.spark.session_child import Child, job, parquet, task
@@ -61,3 +62,14 @@ async def test_a_secret_that_is_not_there_is_a_fault_of_its_vertex(child: Child,
     assert "the secret nobody-knows is not known" in fault.problem
     assert str(child.secrets / "nobody-knows") in fault.hint
     assert "$MINFLINKD_SECRET_NOBODY_KNOWS" in fault.hint
+
+
+async def test_a_secret_that_has_gone_by_the_time_of_a_start_is_worth_another_try(child: Child, tmp_path: Path) -> None:
+    """Somebody may be replacing it, or another TaskManager has it. A plan that was checked before is not used (E44)."""
+    keep(child, "gone-soon", "100")
+    query = task(reading("${secret:gone-soon}"), parquet(tmp_path / "out", "rows"))
+    assert (await child.ask(p.AnalyzeTasks(job=job(), tasks=(query,)))).faults == ()
+    (child.secrets / "gone-soon").unlink()
+    with pytest.raises(RemoteError) as refused:
+        await child.run(job(), query)
+    assert (refused.value.info().code, refused.value.info().consequence) == ("unknown-secret", Consequence.RETRYABLE)

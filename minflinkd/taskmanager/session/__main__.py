@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
@@ -133,7 +134,8 @@ def _lives(pid: int) -> bool:
 
 def _archive(config: SessionConfig) -> NoReturn:
     """Make a class archive, at the lowest priority, and end the process."""
-    os.nice(19)
+    with contextlib.suppress(OSError):  # a unit may not let its processes change their priority
+        os.nice(19)
     logging.configure(json=True, stream=sys.stderr)
     from minflinkd.taskmanager.session.archiving import make_archive
 

@@ -93,6 +93,9 @@ def _read(path: Path, name: str) -> str | None:
     if len(content) > LARGEST:
         raise UnknownSecret(f"the secret {name} has more than {LARGEST} bytes: {path}")
     try:
-        return content.decode().removesuffix("\n")
+        value = content.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise UnknownSecret(f"the secret {name} is no text: {path}") from error
+    if not value:
+        raise UnknownSecret(f"the secret {name} is empty: {path}")
+    return value

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from minflinkd.checkpoint.metadata import CompletedCheckpoint, restore_point
 from minflinkd.jobgraph.model import Task, Vertex
 from minflinkd.jobmaster.succession import InheritedCheckpoints, NotStoodDown
 from minflinkd.rpc import messages as m
@@ -273,3 +274,25 @@ async def test_a_version_that_wants_more_slots_than_there_are_is_not_begun(tmp_p
         await asyncio.sleep(60)
         assert (world.needs, world.story) == ((), ["deploy 0"])
         assert world.master.status is JobStatus.RUNNING
+
+
+def test_what_a_removed_sink_owed_is_left_out_also_of_later_restore_points() -> None:
+    """Checkpoints of the version before are still retained, so the restore point names what they owed (H3, J13)."""
+
+    def owing(number: int, *sinks: str) -> CompletedCheckpoint:
+        owed = tuple(
+            SinkTransaction(job_id=JOB, sink=sink, root="", checkpoint_id=number, files=(), tokens=(f"{sink}{number}",))
+            for sink in sinks
+        )
+        return completed(number, replace(snapshot(number, TaskId("a"), AttemptId("1" * 32)), transactions=owed))
+
+    point = restore_point((owing(4, "gone", "a"), owing(5, "gone", "a"), owing(6, "a")))
+    assert point is not None
+    tasks = {TaskId("a"): Task(id=TaskId("a"), vertices=(Vertex(id=VertexId("a")),), parallelism=1)}
+
+    def owed(published: bool) -> list[str]:
+        found = InheritedCheckpoints(5, published=published).owed(point, tasks)
+        return [token for task in found.tasks for t in task.transactions for token in t.tokens]
+
+    assert owed(published=True) == ["a4", "a5", "a6"]
+    assert owed(published=False) == ["gone4", "a4", "gone5", "a5", "a6"]

@@ -12,10 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from minflinkd.checkpoint.causes import CheckpointFailed, FailureCause
-from minflinkd.checkpoint.metadata import CompletedCheckpoint
+from minflinkd.checkpoint.metadata import CompletedCheckpoint, restore_point
 from minflinkd.jobmaster.making_way import MakingWay
 from minflinkd.jobmaster.scheduler.phases import StoodDown
 from minflinkd.rpc.jobs import JobStatus
+from minflinkd.storage.publication import SinkTransaction
 from tests.unit.checkpoint.builders import A1, JOB, A, completed, snapshot
 
 MB = 2**20
@@ -83,3 +84,32 @@ async def test_a_job_that_looks_for_its_tasks_takes_its_last_checkpoint_when_it_
     coordinator = Coordinator(state_of(1 * MB))
     assert await stopped_with(coordinator, status) == 3 + len(cuts)
     assert coordinator.stopped == cuts
+
+
+@dataclass
+class Publication:
+    """The checkpoints that are retained, and the last one that all tasks have published."""
+
+    retained: tuple[CompletedCheckpoint, ...]
+    published: CompletedCheckpoint | None
+
+    def latest(self) -> CompletedCheckpoint | None:
+        return restore_point(self.retained)
+
+    def latest_published(self) -> CompletedCheckpoint | None:
+        return self.published
+
+
+def owing(number: int) -> CompletedCheckpoint:
+    owed = SinkTransaction(job_id=JOB, sink="rows", root="", checkpoint_id=number, files=(), tokens=(f"t{number}",))
+    return completed(number, snapshot(number, A, A1, transactions=(owed,)))
+
+
+@pytest.mark.parametrize("retained", [0, 1, 2, 3])
+def test_a_sink_that_is_left_behind_owes_nothing_once_the_latest_checkpoint_is_published(retained: int) -> None:
+    """However many checkpoints before it are retained: what they owed was published before (J12, J13)."""
+    checkpoints = tuple(owing(number) for number in range(1, retained + 1))
+    for published in (None, *checkpoints):
+        coordinator: Any = Publication(checkpoints, published)
+        scheduling: Any = None
+        assert MakingWay(JOB, scheduling, coordinator).published is (published == (checkpoints or (None,))[-1])

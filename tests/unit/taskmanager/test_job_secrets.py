@@ -36,8 +36,9 @@ def test_the_directory_comes_before_the_credentials_of_the_unit_and_these_before
         (b"x", 0o644, "every user"),
         (b"x" * (LARGEST + 1), 0o600, f"more than {LARGEST} bytes"),
         (b"\xff\xfe", 0o600, "no text"),
+        (b"\n", 0o600, "is empty"),
     ],
-    ids=["open to all", "too large", "no text"],
+    ids=["open to all", "too large", "no text", "empty"],
 )
 def test_a_file_that_is_of_no_use_is_refused(tmp_path: Path, value: bytes, mode: int, why: str) -> None:
     """Not passed over: the next place might have an old value."""

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from minflinkd.checkpoint.state_matching import StateNotMatched, Verdicts, all_fit, match_nodes
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.taskmanager.session.plan.plan import Plan
-from minflinkd.taskmanager.session.spark.failures import condition_of, spark_message
+from minflinkd.taskmanager.session.spark.failures import condition_of, hidden, spark_message
 from minflinkd.taskmanager.session.spark.first_batch import plan_first_batch
 from minflinkd.taskmanager.session.spark.session import Session
 from minflinkd.taskmanager.session.state.operators import USER_STATE
@@ -64,7 +64,7 @@ def _refusal(session: Session, plan: Plan, described: Path, operators: Mapping[i
     except (PySparkException, Py4JError) as error:
         if condition_of(error) in _UNFIT:
             return _told(error)
-        log.warning("state was not compared by Spark", error=str(error)[:2000])
+        log.warning("state was not compared by Spark", error=hidden(str(error))[:2000])
         return None
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from minflinkd.jobgraph.model import Task
+from minflinkd.jobgraph.params import names_secrets
 from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.ids import JobId, VertexId
 from minflinkd.taskmanager.session.code.libraries import JobCode
@@ -54,8 +55,13 @@ class Prepared:
         _release(dropped)
 
     def take(self, job: JobContext, task: Task, inputs: Mapping[VertexId, str]) -> PreparedTask | None:
-        """Take out the prepared task if it is exactly this one; otherwise return None. The caller releases it."""
+        """Take out the prepared task if it is exactly this one; otherwise return None. The caller releases it.
+
+        A task with secrets is always built anew, since these may have changed.
+        """
         self.drop_old()
+        if any(map(names_secrets, task.vertices)):
+            return None
         with self._lock:
             _, kept = self._jobs.get(job.job_id, (0.0, []))
             for prepared in kept:

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from minflinkd.jobgraph.params import resolve
 from minflinkd.taskmanager.child.protocol import RunTask
 from minflinkd.taskmanager.exchange.channels import TaskChannels
 from minflinkd.taskmanager.session.code.libraries import CodeCache, JobCode
@@ -68,11 +69,13 @@ def build(engine: Engine, request: RunTask, before: Standing | None, over: threa
     """Build a task. Blocks, also until the tasks upstream are built.
 
     `before`: what a stopped attempt has left, from which this one may continue. `over`: set if the attempt is stopped
-    meanwhile. Raises TaskNotBuilt, UnusableArtifact, LibraryConflict, InputMissing, StateNotMatched, and what Spark
-    raises if it repartitions state. Nothing is left to release then.
+    meanwhile. Raises TaskNotBuilt, UnknownSecret, UnusableArtifact, LibraryConflict, InputMissing, StateNotMatched, and
+    what Spark raises if it repartitions state. Nothing is left to release then.
     """
     began = time.monotonic()
     checkpoint = Path(request.directory) / "checkpoint"
+    for vertex in request.task.vertices:  # a secret that is missing here may be there later, or elsewhere
+        resolve(vertex, request.job.params, engine.session.secrets)
     opening = Opening(request, checkpoint)
     inputs = opening.await_inputs(over)
     prepared = engine.prepared.take(request.job, request.task, inputs)

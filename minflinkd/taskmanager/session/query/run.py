@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from minflinkd.taskmanager.session.spark.failures import QueryEnded
+from minflinkd.taskmanager.session.spark.failures import QueryEnded, hidden
 from minflinkd.taskmanager.session.state.stores import StateStores
 
 log = structlog.get_logger(__name__)
@@ -45,7 +45,7 @@ class SparkRun:
         try:
             self.java.stop()
         except (PySparkException, Py4JError) as error:
-            log.warning("a query does not stop cleanly", attempt=attempt_id, error=str(error))
+            log.warning("a query does not stop cleanly", attempt=attempt_id, error=hidden(str(error)))
         return not self.execution.queryExecutionThread().isAlive()
 
 

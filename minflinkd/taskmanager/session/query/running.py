@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from minflinkd.taskmanager.session.query.stopped import StoppedQuery
 from minflinkd.taskmanager.session.restore.continuation import Standing
 from minflinkd.taskmanager.session.spark import steady_plans
 from minflinkd.taskmanager.session.spark.callback import ATTEMPT_KEY
-from minflinkd.taskmanager.session.spark.failures import QueryEnded, query_failure
+from minflinkd.taskmanager.session.spark.failures import QueryEnded, hidden, query_failure
 from minflinkd.taskmanager.session.spark.scheduling import pool
 from minflinkd.taskmanager.session.spark.session import activate
 from minflinkd.taskmanager.session.state import snapshot
@@ -239,8 +240,9 @@ class RunningQuery:
         session child reports that and ends this process.
         """
         if not self._ending.over.wait(_LAST_WORD):
-            log.error("a running query cannot be followed", attempt=self._request.attempt_id, exc_info=error)
-            why = f"the query cannot be followed any more: {type(error).__name__}: {error}"
+            trace = hidden("".join(traceback.format_exception(error)))
+            log.error("a running query cannot be followed", attempt=self._request.attempt_id, exception=trace)
+            why = hidden(f"the query cannot be followed any more: {type(error).__name__}: {error}")
             self._failed(QueryEnded(why).info())
 
     def _report(self, run: SparkRun) -> None:

@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame
 
 from minflinkd.rpc.snapshot import Meant, PlanNode
 from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.session.spark.failures import hidden
 from minflinkd.taskmanager.session.spark.session import Session
 from minflinkd.taskmanager.session.state.meaning import meanings
 
@@ -82,7 +83,7 @@ def _meanings(plan: Any) -> dict[int, tuple[Meant, ...]]:
         RecursionError,
         StopIteration,
     ) as error:
-        log.warning("what the state of a query means is not known", error=repr(error)[:500])
+        log.warning("what the state of a query means is not known", error=hidden(repr(error))[:500])
         return {}
 
 
