@@ -57,22 +57,32 @@ class ClassArchive:
         return (f"-XX:ArchiveClassesAtExit={new}", *_QUIET)
 
     def options(self) -> tuple[str, ...]:
-        """Return what makes a JVM use the archive, if it is there. A damaged one is deleted. Raises OSError."""
-        if (found := self.find()) is None:
-            return ()
-        if found.name != _name(found):
-            log.warning("a damaged class archive is deleted", file=str(found))
-            found.unlink(missing_ok=True)
-            return ()
-        with contextlib.suppress(OSError):
+        """Return what makes a JVM use the archive, if it is there and whole. A damaged one is deleted."""
+        try:
+            if (found := self.find()) is None:
+                return ()
+            if found.name != _name(found):
+                log.warning("a damaged class archive is deleted", file=str(found))
+                found.unlink(missing_ok=True)
+                return ()
             os.utime(found)  # it is in use
+        except OSError as error:  # a session starts without it, only more slowly
+            log.warning("the class archive is not used", directory=str(self.directory), error=str(error))
+            return ()
         return (f"-XX:SharedArchiveFile={found}", *_QUIET)
 
     def keep(self, classes: Path) -> None:
-        """Pack the compiled classes below this directory, for the next sessions. Raises OSError.
+        """Pack the compiled classes below this directory, for the next sessions, if that is possible.
 
         A jar that is there stays: archives are valid for exactly that file.
         """
+        try:
+            self._pack(classes)
+        except OSError as error:  # the disk is full: no reason for a session not to start
+            log.warning("no class archive can be made", directory=str(self.directory), error=str(error))
+
+    def _pack(self, classes: Path) -> None:
+        """Raises OSError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         packed = self.directory / f".classes-{os.getpid()}.jar"
         try:

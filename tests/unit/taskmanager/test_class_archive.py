@@ -133,3 +133,15 @@ def test_archives_that_nobody_has_used_for_long_are_removed(tmp_path: Path) -> N
     (tmp_path / "something else").mkdir()
     archives["mine"].remove_unused(now)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "something else", "used"]
+
+
+def test_a_session_starts_without_an_archive_if_its_place_is_of_no_use(tmp_path: Path) -> None:
+    """A full disk, or a broken one, makes a start slower and does not prevent it."""
+    (tmp_path / "classes").mkdir()
+    (tmp_path / "file").touch()
+    archive = ClassArchive(tmp_path / "file" / "key")
+    archive.keep(tmp_path / "classes")
+    assert (archive.jar.exists(), archive.options()) == (False, ())
+    unreadable = ClassArchive(tmp_path)
+    (tmp_path / "session-1.jsa").mkdir()
+    assert unreadable.options() == ()
