@@ -31,7 +31,7 @@ class InvalidParam(MinflinkError):
     consequence = Consequence.REFUSED
 
 
-def named(secret: str) -> str:
+def placeholder(secret: str) -> str:
     """Return what stands for a secret where nobody may know it."""
     return f"${{{_SECRET}{secret}}}"
 
@@ -79,7 +79,7 @@ def problems(text: str, params: Mapping[str, Any], *, secrets: bool = False) -> 
             yield InvalidParam(problem, hint="give it a text, a number, true or false")
 
 
-def resolve(vertex: Vertex, params: Mapping[str, Any], secret: Callable[[str], str] = named) -> Vertex:
+def resolve(vertex: Vertex, params: Mapping[str, Any], secret: Callable[[str], str] = placeholder) -> Vertex:
     """Return the vertex as it runs, with the params filled in. Raises InvalidParam, and what `secret` raises.
 
     They are filled into SQL, schema, watermark delay, paths and options. `secret`: returns what stands in an option for

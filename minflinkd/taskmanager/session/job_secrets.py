@@ -52,7 +52,8 @@ class JobSecrets:
 
     def hidden(self, text: str) -> str:
         """Return the text without the secrets that were looked up in this process."""
-        return Mask(self._known)(text) if self._known and text else text
+        known = tuple(self._known)  # another thread may look one up meanwhile
+        return Mask(known)(text) if known and text else text
 
     def hidden_in(self, error: ErrorInfo) -> ErrorInfo:
         return replace(error, message=self.hidden(error.message), traceback=self.hidden(error.traceback))

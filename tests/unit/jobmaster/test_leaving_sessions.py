@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler import reserving
 from minflinkd.jobmaster.scheduler.sizing import libraries_wanted
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.libraries import clash, together
 from minflinkd.rpc.messages import Library, TaskState
+from minflinkd.runtime.ids import ResourceId
 from tests.unit.jobmaster.fed_core import JobMaster
 from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, of_kind
 
@@ -105,3 +109,48 @@ def test_slots_are_declared_for_the_libraries_of_the_version_that_will_use_them(
     (declared,) = job.asked(m.DeclareNeeds)
     assert isinstance(declared.request, m.DeclareNeeds)
     assert (declared.request.libraries, declared.request.needs) == (ONE, ())
+
+
+ANY_LIBRARIES = st.dictionaries(st.sampled_from(["java:a", "java:b", "native:c"]), st.sampled_from("12")).map(
+    lambda found: tuple(sorted(Library(unit, digest) for unit, digest in found.items()))
+)
+
+
+@given(
+    own=ANY_LIBRARIES,
+    wanted=ANY_LIBRARIES,
+    sessions=st.lists(ANY_LIBRARIES, max_size=3),
+    widths=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+)
+def test_whatever_the_libraries_are_the_next_version_can_use_what_was_reserved_for_it(
+    own: tuple[Library, ...],
+    wanted: tuple[Library, ...],
+    sessions: list[tuple[Library, ...]],
+    widths: list[int],
+) -> None:
+    """It is offered all slots of the job, and brings up each of its groups on those that it accepts (B31, H4)."""
+    groups = {f"g{number}": width for number, width in enumerate(widths)}
+    job = WideJob(libraries=own, **groups)
+    held: list[tuple[ResourceId, int, tuple[Library, ...]]] = []
+
+    def serve(resource: ResourceId, libraries: tuple[Library, ...]) -> None:
+        for need in list(job.needs.values()):
+            job.offer(resource, need.slots, need.allocation_id, libraries)
+            held.append((resource, need.slots, libraries))
+
+    serve(TM1, own)
+    job.deploy()
+    job.come_up()
+    job.feed(ev.SlotsReserved(groups, wanted))
+    for number, loaded in enumerate(sessions):
+        if not clash(loaded, libraries_wanted(job.state)):  # the ResourceManager gives no others
+            serve(ResourceId(f"tm-{number + 2}"), together(loaded, libraries_wanted(job.state)))
+    assert job.state.status is JobStatus.RUNNING
+    if not reserving.has_reserved(job.state):
+        assert clash(own, wanted), "slots elsewhere are needed only then"
+        return
+    following = WideJob(libraries=wanted, **groups)
+    for number, (resource, slots, libraries) in enumerate(held):
+        following.offer(resource, slots, f"held-{number}", libraries)
+    assert following.needs == {}
+    assert not any(clash(h.libraries, wanted) for h in following.state.pool.held.values())
