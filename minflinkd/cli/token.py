@@ -93,7 +93,7 @@ def create(name: str, role: str, jobs: tuple[str, ...], expires: str | None, fil
       (umask 077; minflinkd token create prometheus --role view > minflinkd.token)
       minflinkd token create ci --role submit --jobs 'etl-*' --expires '90 d' --json
     """
-    from minflinkd.rest.identity.tokens import Token, TokenRecord, new_hash
+    from minflinkd.rest.identity.tokens import Token, TokenRecord, new_hash, problem_of
 
     new, now = Token.new(), datetime.now(UTC).replace(microsecond=0)
     record = TokenRecord(
@@ -105,6 +105,8 @@ def create(name: str, role: str, jobs: tuple[str, ...], expires: str | None, fil
         expires=None if expires is None else now + _time(expires),
         hash=new_hash(new.secret),
     )
+    if problem := problem_of(record):
+        raise Failure(f"The token would have {problem}.", ExitCode.REFUSED)
     with _edited(file) as records:
         if any(each.name == name for each in records):
             raise Failure(
@@ -195,6 +197,12 @@ def _edited(file: Path) -> Iterator[list[TokenRecord]]:
     """Yield the tokens of the file, and write them again. Two commands wait for each other."""
     from minflinkd.rest.identity.tokens import read_tokens, write_tokens
 
+    if not file.parent.is_dir():
+        raise Failure(
+            f"There is no directory {file.parent} for the file of the tokens.\n"
+            "Name the daemon's configuration with --config, or its state directory with --state-dir.",
+            ExitCode.REFUSED,
+        )
     with _told():
         directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

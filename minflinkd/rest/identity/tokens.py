@@ -143,7 +143,8 @@ def parse_tokens(content: bytes, name: str) -> tuple[TokenRecord, ...]:
     names: set[str] = set()
     ids: set[str] = set()
     for record in found:
-        if problem := _problem(record) or ("the name or id twice" if {record.name} & names | {record.id} & ids else ""):
+        twice = record.name in names or record.id in ids
+        if problem := problem_of(record) or ("the name or id twice" if twice else ""):
             raise UnusableTokens(
                 f"{name}: the token {record.name[:64]!r} has {problem}",
                 hint="delete the entry, and make the token anew with `minflinkd token create`",
@@ -153,7 +154,7 @@ def parse_tokens(content: bytes, name: str) -> tuple[TokenRecord, ...]:
     return found
 
 
-def _problem(record: TokenRecord) -> str:
+def problem_of(record: TokenRecord) -> str:
     """Say what is wrong with an entry; "" if nothing is."""
     if not _NAME.fullmatch(record.name) or record.name == OWN:
         return f"a name that is not allowed (letters, digits, . _ -; not {OWN})"
