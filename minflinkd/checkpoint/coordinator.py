@@ -278,6 +278,11 @@ class CheckpointCoordinator(Component):
         """Return the latest completed checkpoint, for display. A restart asks `restore_point`."""
         return metadata.restore_point(whole(self._state))
 
+    @property
+    def oldest(self) -> int:
+        """Return the lowest id of a checkpoint that may still be taken. All before it have ended."""
+        return min(self._state.pending, default=self._state.last_id + 1)
+
     def completed(self) -> frozenset[int]:
         """Return the ids of all completed checkpoints that are in the store."""
         return frozenset(checkpoint.checkpoint_id for checkpoint in self._state.completed)

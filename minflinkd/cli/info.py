@@ -105,7 +105,9 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
         for recovery in reversed(job.minflinkd.recoveries[-3:]):
             phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in recovery.phases.items())
             source = f" from checkpoint {recovery.checkpoint_id}" if recovery.checkpoint_id is not None else ""
-            click.echo(f"  {moment(recovery.failed)}: {in_a_line(recovery.cause)}{source}; {phases or 'under way'}")
+            part = f", only {', '.join(recovery.tasks)}" if recovery.tasks else ""
+            when, why = moment(recovery.failed), in_a_line(recovery.cause)
+            click.echo(f"  {when}: {why}{source}{part}; {phases or 'under way'}")
     for restart in job.minflinkd.hot_restarts[:3]:
         phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in restart.phases.items())
         why = f": {in_a_line(restart.error.message)}" if restart.error is not None else ""

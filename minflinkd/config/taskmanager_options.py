@@ -181,9 +181,16 @@ class TaskManager:
         "taskmanager.exchange.max-backlog",
         MemorySize(256 << 20),
         "A task starts no micro-batch while the slowest reader of its exchange has more than this left to read. An "
-        "exchange takes at most this plus the output of one micro-batch on disk, and so does its copy on another "
-        "TaskManager.",
+        "exchange takes at most this on disk, plus the output of one micro-batch and "
+        "taskmanager.exchange.replay-size. Its copy on another TaskManager takes the same without the latter.",
         at_least=1,
+    )
+    exchange_replay_size: MemorySize = option(
+        "taskmanager.exchange.replay-size",
+        MemorySize(512 << 20),
+        "How much of an exchange is kept on disk after its readers have read it, until a checkpoint covers it. So a "
+        "task that fails can read it again: only the task and those that read from it restart. If more has come since "
+        "the latest checkpoint, the tasks that it reads from restart as well. 0: nothing is kept.",
     )
     exchange_timeout: Duration = option(
         "taskmanager.exchange.timeout",

@@ -244,6 +244,7 @@ class JobMasterCore:
             restore=command.restore,
             inputs=command.inputs,
             base=self.state.executions[command.task_id].base,
+            oldest=command.oldest,
         )
 
     def _pointless(self, errand: Errand) -> bool:

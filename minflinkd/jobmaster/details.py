@@ -47,7 +47,7 @@ def details(
         next_restart_ms=-1 if state.restart_at is None else wall(state.restart_at),
         repeated=_repeated(state, wall),
         failures=tuple(record_of(failure, wall) for failure in reversed(state.failures)),
-        recoveries=tuple(_recovery(r, wall) for r in recoveries),
+        recoveries=tuple(_recovery(r, state, wall) for r in recoveries),
         submission=submission | first.seconds(),
         waiting=tuple(sorted({why for need, why in state.waiting.items() if need in state.pool.needs})),
         sinks_settled=state.sinks_error is None,
@@ -84,10 +84,12 @@ def _task(
     )
 
 
-def _recovery(rollout: Rollout, wall: WallClock) -> RecoveryRecord:
+def _recovery(rollout: Rollout, state: JobState, wall: WallClock) -> RecoveryRecord:
+    in_part = rollout.tasks != state.tasks.keys()
     return RecoveryRecord(
         failed_ms=wall(rollout.began),
         cause=rollout.cause,
         checkpoint_id=rollout.checkpoint_id,
         phases=rollout.seconds(),
+        tasks=tuple(state.tasks[task].name for task in sorted(rollout.tasks)) if in_part else (),
     )

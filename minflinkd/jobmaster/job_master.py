@@ -381,7 +381,10 @@ class JobMaster(CoreDriver[JobMasterCore]):
         except Exception as error:
             self._feed(ev.RestorePointFailed(number, error_info(error), isinstance(error, AllTasksMustStop)))
         else:
-            self._feed(ev.RestorePointFound(number, point.checkpoint_id, point.tasks, point.rows, point.warning))
+            found = ev.RestorePointFound(
+                number, point.checkpoint_id, point.tasks, point.rows, point.warning, self.coordinator.oldest
+            )
+            self._feed(found)
 
     async def _final_checkpoint(self, number: int) -> None:
         try:

@@ -190,7 +190,9 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
             restarting_repeatedly=None if details.repeated is None else _repeated(details.repeated),
             next_restart=details.next_restart_ms if details.next_restart_ms >= 0 else None,
             recoveries=tuple(
-                Recovery(failed=r.failed_ms, cause=r.cause, checkpoint_id=r.checkpoint_id, phases=r.phases)
+                Recovery(
+                    failed=r.failed_ms, cause=r.cause, checkpoint_id=r.checkpoint_id, phases=r.phases, tasks=r.tasks
+                )
                 for r in details.recoveries
             ),
             submission=details.submission,

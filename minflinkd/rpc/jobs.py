@@ -90,6 +90,7 @@ class RecoveryRecord(Message, frozen=True):
     cause: str
     checkpoint_id: int | None
     phases: dict[str, float] = {}  # canceled, slots, deployed, running, first_batch
+    tasks: tuple[str, ...] = ()  # names of those that restarted; (): all
 
 
 class RestartState(StrEnum):

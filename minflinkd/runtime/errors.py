@@ -70,6 +70,7 @@ class Kind(StrEnum):
     SESSION_LOST = "session-lost"  # all tasks in a TaskManager's Spark session ended with it
     SESSION_TAKEN = "session-taken"  # the session holds what keeps the job out; another session may have room
     STORAGE = "storage"
+    EXCHANGE = "exchange"  # what another task has written cannot be read: both restart
     DAMAGED = "damaged"  # what a job would be restored from is missing or is not what was written
     JOB = "job"  # the job's code or data, or the slots that it asks for
 

@@ -70,6 +70,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""  # host name for other TaskManagers; empty: bind_host
     data_ports: tuple[int, int] = (0, 0)  # the first and the last port to try
     exchange_max_backlog: int = 256 * 1024**2
+    exchange_replay_size: int = 512 * 1024**2
     exchange_timeout: float = 30.0  # without an answer from another TaskManager's data endpoint
     registration_timeout: float = 0.0  # 0: never gives up
     task_cancellation_timeout: float = 30.0
@@ -152,6 +153,7 @@ def settings_of(
         host=options.host,
         data_ports=(options.data_port.first, options.data_port.last),
         exchange_max_backlog=options.exchange_max_backlog,
+        exchange_replay_size=options.exchange_replay_size,
         exchange_timeout=options.exchange_timeout,
         registration_timeout=options.registration_timeout or registration_timeout,
         task_cancellation_timeout=options.cancellation_timeout,

@@ -128,7 +128,14 @@ class TaskManager(Component):
             network=self._offloading,
             clock=clock,
             keeper=self._keeper,
-            deployer=Deployer(self._storages, self._blobs, copies, self._mirrors, settings.min_free_space),
+            deployer=Deployer(
+                self._storages,
+                self._blobs,
+                copies,
+                self._mirrors,
+                min_free=settings.min_free_space,
+                replay=settings.exchange_replay_size,
+            ),
             merging=FileMerging(
                 limits=CompactionLimits(
                     max_file_size=settings.file_merging_max_file_size,

@@ -148,7 +148,7 @@ FAULTS = {
     ),
     "a drain that failed leaves the other tasks as they are": Fault(
         "minflinkd.jobmaster.scheduler.failover",
-        "def _stop_regions(this, tasks):\n    this.stop({t for task in tasks for t in this.state.regions[task]})\n",
+        "def _stop_affected(this, tasks, _):\n    this.stop(this.state.exchanges.affected(tasks, lambda _: False))\n",
         _raises_in_a_part,
     ),
     "ids may differ in case only": Fault(

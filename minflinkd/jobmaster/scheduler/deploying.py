@@ -34,7 +34,7 @@ def deploy(this: Step, phase: FindingRestorePoint, found: ev.RestorePointFound) 
         placement=placement,
         ran_with={group: share.parallelism for group, share in placement.items()},
         changed_at=this.now,
-        rollouts=(*rollouts[:-1], replace(rollouts[-1], checkpoint_id=found.checkpoint_id)),
+        rollouts=(*rollouts[:-1], replace(rollouts[-1], checkpoint_id=found.checkpoint_id, tasks=phase.tasks)),
     )
     this.mark("deployed")
 
@@ -67,11 +67,12 @@ def _deployment(state: JobState, task: Task, found: ev.RestorePointFound) -> ev.
         address=execution.address,
         restore=found.tasks.get(task.id),
         inputs=tuple(_inputs(state, task)),
+        oldest=found.oldest,
     )
 
 
 def _inputs(state: JobState, task: Task) -> Iterator[ExchangeSource]:
-    """Yield where the task reads its inputs. All tasks of its region are deployed by the same step."""
+    """Yield where the task reads its inputs. The tasks upstream are deployed by the same step, or run on."""
     owner = {vertex.id: other.id for other in state.tasks.values() for vertex in other.vertices}
     for edge in task.inputs:
         upstream = state.executions[owner[edge.id]]

@@ -109,6 +109,7 @@ class RestorePointFound:
     tasks: Mapping[TaskId, TaskRestore]
     rows: Mapping[TaskId, RowCounts] = field(default_factory=dict)  # of the job, up to this checkpoint
     warning: ErrorInfo | None = None  # what users must know: later checkpoints are damaged
+    oldest: int = 0  # earlier checkpoints have ended
 
 
 @dataclass(frozen=True)
@@ -303,6 +304,7 @@ class Deploy:
     address: str
     restore: TaskRestore | None
     inputs: tuple[ExchangeSource, ...] = ()
+    oldest: int = 0  # earlier checkpoints have ended
 
 
 @dataclass(frozen=True)

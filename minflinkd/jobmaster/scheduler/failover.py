@@ -1,8 +1,8 @@
 """What a failure means for a job (R16): which tasks stop, and whether and when they come back.
 
-A failure stops its region of tasks. The other tasks run on, and no checkpoint is taken until all tasks run again. While
-the job is drained, a failure stops all tasks: the others would already be at the end of time. Failures that occur while
-a restart is due are handled by that restart.
+A failure stops the task, and the tasks that depend on it (`regions.py`). The other tasks run on, and no checkpoint is
+taken until all tasks run again. While the job is drained, a failure stops all tasks: the others would already be at the
+end of time. Failures that occur while a restart is due are handled by that restart.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _record(state: JobState, execution: Execution, error: ErrorInfo) -> FailureR
 
 
 def fail(this: Step, record: FailureRecord, tasks: Collection[TaskId] = ()) -> None:
-    """Record the failure and stop the regions of `tasks`. The restart strategy decides whether they come back."""
+    """Record the failure and stop what it concerns of `tasks`. The restart strategy decides whether they come back."""
     this.note(record)
     state = this.state
     if isinstance(state.phase, Stopping | Settling | StandingDown | StoodDown):
@@ -159,7 +159,7 @@ def fail(this: Step, record: FailureRecord, tasks: Collection[TaskId] = ()) -> N
         return
     if state.restart_at is not None and not hopeless:
         if tasks:
-            _stop_regions(this, tasks)
+            _stop_affected(this, tasks, record.error)
         return
     reason = "the failure cannot be mended by a restart"
     delay: float | None = None
@@ -171,7 +171,7 @@ def fail(this: Step, record: FailureRecord, tasks: Collection[TaskId] = ()) -> N
     if delay is not None:
         running_since = state.running.since if state.running is not None else None
         this.set(streak=state.streak.with_failure(state.failures[-1], running_since))
-        _stop_regions(this, tasks)
+        _stop_affected(this, tasks, record.error)
         _restart(this, record, delay)
     elif state.on_trial:
         _disprove(this, record)
@@ -201,13 +201,21 @@ def _disprove(this: Step, record: FailureRecord) -> None:
     stand_down(this)
 
 
-def _stop_regions(this: Step, tasks: Collection[TaskId]) -> None:
-    running = this.state.running
-    if running is not None and running.draining and tasks:
+def _stop_affected(this: Step, tasks: Collection[TaskId], error: ErrorInfo) -> None:
+    state = this.state
+    if state.running is not None and state.running.draining and tasks:
         # The others stop reading where the drain began, and would miss later input.
-        this.stop(this.state.tasks)
-    else:
-        this.stop({t for task in tasks for t in this.state.regions[task]})
+        this.stop(state.tasks)
+        return
+    failed = set(tasks)
+    if error.kind is Kind.EXCHANGE:  # what the task reads is at fault
+        failed |= {source for task in tasks for source in state.exchanges.sources[task]}
+    this.stop(state.exchanges.affected(failed, lambda task: _can_run_on(state.executions[task])))
+
+
+def _can_run_on(execution: Execution) -> bool:
+    """Whether the task runs, and still has all that its readers need to restart from the latest checkpoint."""
+    return execution.state is ExecutionState.RUNNING and execution.metrics.replayable
 
 
 def _restart(this: Step, record: FailureRecord, delay: float) -> None:

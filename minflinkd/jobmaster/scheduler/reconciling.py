@@ -1,9 +1,10 @@
 """Reconciling: a JobMaster looks for the tasks that run on from before it, and adopts those that it may (A14a).
 
 Example: the daemon was killed and is back. Its TaskManagers have gone on processing, and offer the new JobMaster their
-slots with the tasks on them. A region is adopted if all its tasks are there and can be trusted: they are of the stored
-version, they read from one another, and a restart would begin from a checkpoint that they took part in or began from
-themselves. Other attempts lag behind their own successors: those have published what these would publish again.
+slots with the tasks on them. A task is adopted if it can be trusted: it is of the stored version, it reads from tasks
+that are adopted, and a restart would begin from a checkpoint that it took part in or began from itself. Other attempts
+lag behind their own successors: those have published what these would publish again. If one of its readers is not
+adopted, it must also have kept what that reader will read again (R16).
 
 What is not adopted is told to end, and restarts from the checkpoint. That counts as a restart of the job, also if the
 TaskManagers were lost together with the daemon and no task is found. It does not count after an orderly stop: then the
@@ -145,17 +146,25 @@ def _dismiss(this: Step, found: FoundTask) -> None:
 
 
 def _adoptable(state: JobState, phase: Reconciling) -> tuple[frozenset[TaskId], Placement]:
-    """Return the tasks of the regions that may be adopted, and where their slot sharing groups run."""
+    """Return the tasks that may be adopted, and where their slot sharing groups run."""
     found = phase.found
     draining = any(f.task.draining for f in found.values())  # the others would miss what comes after (failover)
     able = frozenset(t for t, f in found.items() if not draining and _is_current(state, phase.predecessors, t, f))
     while True:
-        whole = {t for t in able if state.regions[t] <= able and _reads(found[t], able, found)}
+        whole = {t for t in able if _fits(state, found[t], able) and _reads(found[t], able, found)}
         placement = of_running(_shares(state, whole, found), state.pool.holdings)
         kept = frozenset(t for t in whole if state.group_of(t) in placement)
         if kept == able:
             return able, placement
         able = kept
+
+
+def _fits(state: JobState, found: FoundTask, able: frozenset[TaskId]) -> bool:
+    """Whether the task can run on if only those in `able` do."""
+    status, exchanges = found.task.status, state.exchanges
+    if not exchanges.sources[status.task_id] <= able:
+        return False
+    return status.metrics.replayable or exchanges.downstream[status.task_id] <= able
 
 
 def _is_current(state: JobState, before: Predecessors, task_id: TaskId, found: FoundTask) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from minflinkd.runtime.ids import TaskId
+
 
 @dataclass(frozen=True)
 class Rollout:
@@ -16,6 +18,7 @@ class Rollout:
     cause: str = ""
     rescale: bool = False  # the job grows; no failure caused this
     checkpoint_id: int | None = None
+    tasks: frozenset[TaskId] = frozenset()  # that were deployed last; the others ran on
     marks: tuple[tuple[str, float], ...] = ()
 
     def mark(self, phase: str, now: float) -> Rollout:

@@ -26,7 +26,7 @@ from minflinkd.jobmaster.scheduler.phases import (
     job_status,
 )
 from minflinkd.jobmaster.scheduler.placement import Bounds, Placement
-from minflinkd.jobmaster.scheduler.regions import regions
+from minflinkd.jobmaster.scheduler.regions import Exchanges, exchanges
 from minflinkd.jobmaster.scheduler.restart import RestartHistory
 from minflinkd.jobmaster.scheduler.rollout import Rollout
 from minflinkd.jobmaster.scheduler.slot_pool import SlotPool
@@ -53,7 +53,7 @@ class JobState:
     tasks: Mapping[TaskId, Task]
     options: JobMasterOptions
     executions: Mapping[TaskId, Execution]
-    regions: Mapping[TaskId, frozenset[TaskId]]
+    exchanges: Exchanges
     pool: SlotPool
     phase: Phase = field(default_factory=Initializing)
     entered: Mapping[JobStatus, float] = field(default_factory=dict)
@@ -201,7 +201,7 @@ def new_job(tasks: tuple[Task, ...], options: JobMasterOptions) -> JobState:
         tasks={t.id: t for t in tasks},
         options=options,
         executions={t.id: Execution(t.id) for t in tasks},
-        regions=regions(tasks),
+        exchanges=exchanges(tasks),
         pool=SlotPool({g: Bounds(n, least[g]) for g, n in desired.items()}, options.libraries),
         on_trial=options.on_trial,
     )
@@ -211,6 +211,10 @@ def check_invariants(state: JobState) -> None:
     """Check the state. Raises InvariantViolated."""
     slot_pool.check_invariants(state.pool)
     active = [e for e in state.live if e.state is not ExecutionState.CANCELING]
+    running = {e.task_id for e in active}
+    for task_id in sorted(running):
+        if stopped := state.exchanges.sources[task_id] - running:
+            raise InvariantViolated(f"{task_id} reads from {sorted(stopped)[0]}, which does not run")
     used = {state.group_of(e.task_id) for e in active}
     placement.check_invariants({g: state.placement[g] for g in sorted(used)}, state.pool.holdings)
     for execution in active:

@@ -177,12 +177,16 @@ class JobPlan(Answer, frozen=True, kw_only=True):
 
 
 class Recovery(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """A restart, with the seconds from the failure to the end of each phase."""
+    """A restart, with the seconds from the failure to the end of each phase.
+
+    `tasks` are the names of the tasks that restarted, if others ran on.
+    """
 
     failed: int
     cause: str
     checkpoint_id: int | None
     phases: dict[str, float]
+    tasks: tuple[str, ...] = ()
 
 
 class SinkInfo(Answer, frozen=True, kw_only=True, rename="kebab"):

@@ -59,7 +59,7 @@ class ExchangeSource(Message, frozen=True):
 class DeployTask(Request[Done], frozen=True):
     """m12. Refused unless the allocation is bound to this job on the receiving TaskManager.
 
-    All tasks that exchange data are deployed together, and each is told the attempts of the others (J9).
+    It is told the attempts that it reads from. They are deployed at the same time (J9), or run on (R16).
     """
 
     job: JobContext
@@ -71,6 +71,7 @@ class DeployTask(Request[Done], frozen=True):
     restore: TaskRestore | None = None
     inputs: tuple[ExchangeSource, ...] = ()  # one for each of the task's inputs
     base: RowCounts = NO_ROWS  # rows of earlier attempts, for a JobMaster that adopts this one
+    oldest: int = 0  # earlier checkpoints have ended; tasks that run on may have written their barriers
 
 
 class CancelTask(Request[Done], frozen=True):
@@ -112,6 +113,7 @@ class TaskMetrics(Message, frozen=True):
     source_offsets: dict[str, str] = {}  # source -> Spark's offset as JSON, up to the last micro-batch
     first_batch_ms: float | None = None  # from deploy to the end of the first micro-batch
     output_backlog: int = 0  # bytes in its exchange that the slowest reader still needs
+    replayable: bool = False  # its exchange has all that its readers need to restart from the latest checkpoint alone
     backpressured: bool = False  # no micro-batch starts until its readers have caught up (J10)
     backpressured_ms: float = 0.0
     waited: bool = False  # has looked for input and found none; false after the first input

@@ -49,6 +49,7 @@ class Deployer:
     snapshots: LocalSnapshots
     mirrors: Mirrors
     min_free: int = 0  # bytes; see `RunTask`
+    replay: int = 0  # bytes; see `OutputChannel`
 
     async def bring_up(self, attempt: Attempt, session: SessionProcess) -> dict[str, float]:
         """Bring the attempt up until its query is active. Return the seconds per phase. Raises any MinflinkError."""
@@ -76,6 +77,7 @@ class Deployer:
             inputs=tuple(self._input(attempt, source) for source in deployment.inputs),
             output=self._output(attempt),
             min_free=self.min_free,
+            oldest=deployment.oldest,
         )
         running = await session.ask(request, REPARTITION_TIMEOUT if _is_rescaled(deployment) else RUN_TIMEOUT)
         if running.moved:
@@ -201,7 +203,11 @@ class Deployer:
             return None
         directory = exchange_directory(attempt.directory.parent.parent, deployment.attempt_id)
         return sp.OutputChannel(
-            directory=str(directory), readers=deployment.task.readers, max_backlog=self.mirrors.max_backlog
+            directory=str(directory),
+            readers=deployment.task.readers,
+            max_backlog=self.mirrors.max_backlog,
+            # Without checkpoints it would never be covered.
+            replay=self.replay if deployment.job.checkpointing.interval else 0,
         )
 
 

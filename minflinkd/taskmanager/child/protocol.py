@@ -120,6 +120,7 @@ class OutputChannel(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     readers: tuple[TaskId, ...]
     max_backlog: int = 256 * 1024**2  # bytes by which the slowest reader may lag
+    replay: int = 0  # bytes that are kept of what the readers have consumed, for readers that restart
 
 
 class TaskRunning(Message, frozen=True):
@@ -146,6 +147,7 @@ class RunTask(Request[TaskRunning], frozen=True):
     inputs: tuple[InputChannel, ...] = ()
     output: OutputChannel | None = None
     min_free: int = 0  # bytes that must be free on the disks it writes to before a micro-batch begins
+    oldest: int = 0  # as in DeployTask
 
 
 class TaskStopped(Message, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 
-from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.errors import Consequence, Kind, MinflinkError
 
 _DATA_FILE = re.compile(r"[0-9a-f]{32}\.parquet")
 
@@ -15,6 +15,7 @@ class ExchangeUnreachable(MinflinkError):
 
     code = "exchange-unreachable"
     consequence = Consequence.RETRYABLE
+    kind = Kind.EXCHANGE
 
 
 def data_token(secret: bytes) -> str:

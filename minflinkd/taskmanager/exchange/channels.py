@@ -20,6 +20,7 @@ from minflinkd.taskmanager.exchange.log import END_OF_TIME_MS, Entry, EntryKind,
 UNREAD = "inputs"  # directory within a snapshot
 WATERMARK = ".watermark"  # file in there: the last watermark of the output
 LAST_BATCH_PATIENCE = 10.0  # seconds that a cut for a stop waits for the micro-batch in progress
+REMEMBERED = 64  # cuts of which it is not known yet whether their checkpoints complete
 
 
 class CheckpointEnded(Exception):
@@ -55,7 +56,8 @@ class TaskChannels:
     """The exchanges of one attempt. Thread-safe: micro-batches come from the query's thread, snapshots from others.
 
     `batch_id` is the micro-batch that the attempt was restored at, or -1 for a fresh one. `promised` is the watermark
-    of its output at that point.
+    of its output at that point. Checkpoints before `oldest` have ended: tasks upstream may have run on, and what they
+    have written may contain such barriers.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class TaskChannels:
         aligned_timeout: float | None,
         clock: Callable[[], float],
         promised: int | None = None,
+        oldest: int = 0,
     ) -> None:
         self.inputs = inputs
         self.output = output
@@ -82,6 +85,7 @@ class TaskChannels:
         self._stops: set[int] = set()
         self._ended = False
         self._cuts: dict[int, CutState | Exception] = {}
+        self._barriers: dict[int, Mapping[VertexId, int]] = {}  # of cuts: where a restart from them would read
         self._in_progress = False  # a micro-batch has begun and is not published
         self._closing: _Closing | None = None
         self._closed_after: int | None = None  # the stop checkpoint that was cut: nothing is published after it
@@ -89,6 +93,7 @@ class TaskChannels:
             channels={i.vertex: g.Channel(positions[i.vertex], min(positions[i.vertex], i.first)) for i in inputs},
             hold=hold,
             aligned_timeout=aligned_timeout,
+            floor=oldest,
         )
         self._watermark_ms = promised
         if output is not None and promised is not None:  # repeat it: an idle task would not emit it again
@@ -228,6 +233,18 @@ class TaskChannels:
         with self._lock:
             return self.output.backlog() if self.output is not None else 0
 
+    @property
+    def replayable(self) -> bool:
+        """Whether the readers of the output can restart alone."""
+        with self._lock:
+            return self.output is not None and self.output.replayable
+
+    def drop_consumed(self) -> None:
+        """Delete what is in the output only for readers that restart: the disk is nearly full."""
+        with self._lock:
+            if self.output is not None:
+                self.output.drop_consumed()
+
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def trigger(
@@ -296,6 +313,7 @@ class TaskChannels:
         with self._changed:
             self._feed(g.Aborted(checkpoint_id))
             self._cuts.pop(checkpoint_id, None)
+            self._barriers.pop(checkpoint_id, None)
             self._targets.pop(checkpoint_id, None)
             self._stops.discard(checkpoint_id)
             if self._closed_after == checkpoint_id:
@@ -303,6 +321,15 @@ class TaskChannels:
             if self._closing is not None and self._closing.checkpoint_id == checkpoint_id:
                 self._closing = None
             self._changed.notify_all()
+
+    def confirm(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete. Tell the inputs where the next attempt would begin to read. Idempotent."""
+        with self._lock:
+            if (barriers := self._barriers.get(checkpoint_id)) is None:
+                return
+            self._barriers = {number: at for number, at in self._barriers.items() if number > checkpoint_id}
+            for i in self.inputs:
+                i.covered(barriers[i.vertex])
 
     def _scan(self) -> None:
         now = self._clock()
@@ -336,7 +363,11 @@ class TaskChannels:
             return
         sequence = 0
         if self.output is not None:
-            sequence = self.output.append(Entry(kind=EntryKind.BARRIER, checkpoint_id=number))
+            barrier = Entry(kind=EntryKind.BARRIER, checkpoint_id=number, watermark_ms=self._watermark_ms)
+            sequence = self.output.append(barrier)
+        self._barriers[number] = cut.barriers
+        if len(self._barriers) > REMEMBERED:
+            del self._barriers[min(self._barriers)]
         if number in self._stops:
             self._stops.discard(number)
             self._closed_after = number

@@ -3,7 +3,9 @@
     GET /exchanges/<attempt>/schema               404 if there is no such log, yet or any more
     GET /exchanges/<attempt>/entries?from=k&wait=s   a JSON list of entries from k on; empty after so many seconds
     GET /exchanges/<attempt>/data/<name>
-    PUT /exchanges/<attempt>/consumed/<reader>    the position below which the reader needs nothing any more
+    PUT /exchanges/<attempt>/consumed/<reader>    the position up to which the reader has processed everything; with
+                                                  ?begin=1, an attempt of the reader begins to read there
+    PUT /exchanges/<attempt>/covered/<reader>     the position below which no attempt of the reader will read
 
 410 means that an entry is gone or damaged. Everything is parsed before it becomes a path. The session child writes the
 logs as files, and sends no notice of a new entry. So the endpoint polls for one while a request waits.
@@ -31,8 +33,11 @@ from minflinkd.taskmanager.exchange.log import (
     ENTRIES,
     Entry,
     ExchangeDamaged,
+    begin_reading,
     consumed,
+    covered,
     mark_consumed,
+    mark_covered,
     read_entry,
     read_schema,
 )
@@ -88,6 +93,7 @@ class DataEndpoint(Component):
         app.router.add_get("/exchanges/{attempt}/entries", self._entries)
         app.router.add_get("/exchanges/{attempt}/data/{name}", self._data)
         app.router.add_put("/exchanges/{attempt}/consumed/{reader}", self._consumed)
+        app.router.add_put("/exchanges/{attempt}/covered/{reader}", self._covered)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
         for port in self._ports:
@@ -151,13 +157,26 @@ class DataEndpoint(Component):
         return web.FileResponse(path)
 
     async def _consumed(self, request: web.Request) -> web.Response:
-        reader = parse_vertex_id(request.match_info["reader"])
-        directory, position = (
-            self._log_of(request),
-            _number((await request.content.read(32)).decode("ascii", "replace")),
-        )
-        await asyncio.to_thread(_advance, directory, reader, position)
+        directory, reader, position = await self._mark(request)
+        if "begin" in request.query:
+            await asyncio.to_thread(begin_reading, directory, reader, position)
+        elif position > (await asyncio.to_thread(consumed, directory, reader) or -1):  # late requests change nothing
+            await asyncio.to_thread(mark_consumed, directory, reader, position)
         return web.Response(status=204)
+
+    async def _covered(self, request: web.Request) -> web.Response:
+        directory, reader, position = await self._mark(request)
+        if position > (await asyncio.to_thread(covered, directory, reader) or -1):
+            await asyncio.to_thread(mark_covered, directory, reader, position)
+        return web.Response(status=204)
+
+    async def _mark(self, request: web.Request) -> tuple[Path, str, int]:
+        """Return the log, the reader and the position that a request is about. Raises InvalidId, HTTPException."""
+        reader, directory = parse_vertex_id(request.match_info["reader"]), self._log_of(request)
+        position = _number((await request.content.read(32)).decode("ascii", "replace"))
+        if not await asyncio.to_thread(directory.is_dir):
+            raise web.HTTPNotFound(text="there is no such exchange")
+        return directory, reader, position
 
     def _log_of(self, request: web.Request) -> Path:
         """Return the directory of the requested log. Raises InvalidId."""
@@ -185,11 +204,3 @@ def _check(directory: Path, first: int) -> None:
     latest = max((int(path.name) for path in (directory / ENTRIES).glob("[0-9]*")), default=-1)
     if latest > first and read_entry(directory, first) is None:
         raise ExchangeDamaged(f"entry {first} of an exchange is gone, and entry {latest} is there")
-
-
-def _advance(directory: Path, reader: str, position: int) -> None:
-    """Note what the reader has consumed. A late request never moves the position back. Raises HTTPNotFound."""
-    if not directory.is_dir():
-        raise web.HTTPNotFound(text="there is no such exchange")
-    if position > (consumed(directory, reader) or -1):
-        mark_consumed(directory, reader, position)

@@ -17,6 +17,7 @@ from minflinkd.taskmanager.exchange.log import (
     LogReader,
     entry_path,
     mark_consumed,
+    mark_covered,
     read_entry,
 )
 from minflinkd.taskmanager.placing import link_or_copy
@@ -27,7 +28,7 @@ RESTORED = "restored"
 class Input:
     """An input of one attempt. Not thread-safe: the attempt's channels hold their lock.
 
-    `restored` is the log of entries below `first`, if a snapshot brought any.
+    `restored` is the log of entries below `first`, if a snapshot brought any. Checkpoints before `oldest` have ended.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Input:
         position: int,
         first: int,
         idle_timeout: float | None,
+        oldest: int = 0,
     ) -> None:
         self.vertex = vertex
         self.directory = directory
@@ -49,6 +51,7 @@ class Input:
         self.ended = False
         self._reader = reader
         self._idle_timeout = idle_timeout
+        self._oldest = oldest
         self._active_at: float | None = None  # when an entry with rows or event time last came or was processed
         self._active_until = 0  # the sequence number after the last such entry
         self._position = position
@@ -71,13 +74,23 @@ class Input:
         if self._active_at is None:
             self._active_at = now
         arrived = []
-        for sequence, entry in found:
-            self._ahead[sequence] = entry
+        for sequence, written in found:
+            entry = self._ahead[sequence] = self._as_begun(sequence, written)
             if entry.size or entry.kind is EntryKind.WATERMARK:
                 self._active_at, self._active_until = now, sequence + 1
             barrier = entry.checkpoint_id if entry.kind is EntryKind.BARRIER else None
             arrived.append(Arrived(self.vertex, sequence, entry.size, barrier, self._is_left_over(sequence)))
         return arrived
+
+    def _as_begun(self, sequence: int, entry: Entry) -> Entry:
+        """Return the barrier that this attempt begins at as the watermark that it carries.
+
+        If the upstream task runs on, it does not repeat that watermark, as a restarted one does.
+        """
+        is_start = sequence == self.first and entry.kind is EntryKind.BARRIER and entry.checkpoint_id < self._oldest
+        if is_start and entry.watermark_ms is not None:
+            return Entry(kind=EntryKind.WATERMARK, watermark_ms=entry.watermark_ms)
+        return entry
 
     def _is_left_over(self, sequence: int) -> bool:
         """Whether this entry came with a snapshot.
@@ -139,6 +152,10 @@ class Input:
 
     def consumed(self, position: int) -> None:
         mark_consumed(self.directory, self._reader, position)
+
+    def covered(self, position: int) -> None:
+        """Note that a completed checkpoint covers everything below `position`."""
+        mark_covered(self.directory, self._reader, position)
 
     def release(self, checkpoint_id: int) -> None:
         """Let the query pass this checkpoint's barrier, even if it has not come yet."""

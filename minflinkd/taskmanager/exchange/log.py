@@ -3,11 +3,14 @@
     schema.json            what the upstream task yields, as Spark's JSON; appears before the first entry
     entries/<sequence>     one entry each, without gaps
     data/<name>            Parquet files that data entries name
-    consumed/<reader>      the position below which that reader needs nothing any more
+    consumed/<reader>      the position up to which that reader has processed everything
+    covered/<reader>       the position from which the reader's next attempt would read, by its latest checkpoint
+    begin                  entries below this position are gone
 
-A log belongs to one attempt of the upstream task. Its readers are attempts of the same deployment. If the TaskManager
-is lost, so are the log and the attempt: all of them restart from a checkpoint, which contains the sequence number where
-the next log begins (J9).
+A log belongs to one attempt of the upstream task. What a reader has consumed is kept until a completed checkpoint
+covers it, so that the reader can restart alone and read it again (R16). Only so many bytes are kept. If more have come,
+or if the log is lost with its TaskManager, the upstream task restarts as well. Its checkpoint contains the position
+where the next log begins (J9).
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ from pathlib import Path
 
 import msgspec
 
-from minflinkd.runtime.errors import MALFORMED, Consequence, MinflinkError
+from minflinkd.runtime.errors import MALFORMED, Consequence, Kind, MinflinkError
 
 SCHEMA = "schema.json"
 ENTRIES = "entries"
 DATA = "data"
 CONSUMED = "consumed"
+COVERED = "covered"
+BEGIN = "begin"
+ENTRY_COST = 4096  # bytes of disk that an entry without data takes
 END_OF_TIME_MS = 253402300799000  # 9999-12-31T23:59:59Z: the watermark after the end of input
 
 
@@ -62,6 +68,7 @@ class ExchangeDamaged(MinflinkError):
 
     code = "exchange-damaged"
     consequence = Consequence.RETRYABLE
+    kind = Kind.EXCHANGE
 
 
 def entry_path(directory: Path, sequence: int) -> Path:
@@ -93,14 +100,39 @@ def place(path: Path, content: bytes) -> None:
 
 
 def mark_consumed(directory: Path, reader: str, position: int) -> None:
-    """Note that `reader` no longer needs entries below `position`. Does nothing if the log is gone."""
+    """Note that `reader` has processed all entries below `position`. Does nothing if the log is gone."""
     with suppress(FileNotFoundError):
         place(directory / CONSUMED / reader, str(position).encode())
 
 
 def consumed(directory: Path, reader: str) -> int | None:
+    return _position(directory / CONSUMED / reader)
+
+
+def mark_covered(directory: Path, reader: str, position: int) -> None:
+    """Note that no attempt of `reader` will read entries below `position`. Does nothing if the log is gone."""
+    with suppress(FileNotFoundError):
+        place(directory / COVERED / reader, str(position).encode())
+
+
+def covered(directory: Path, reader: str) -> int | None:
+    return _position(directory / COVERED / reader)
+
+
+def begin_reading(directory: Path, reader: str, position: int) -> None:
+    """Begin to read at `position`, perhaps before what an earlier attempt of `reader` has consumed.
+
+    From then on, these entries are not deleted. Raises ExchangeDamaged if they are gone.
+    """
+    mark_consumed(directory, reader, position)  # first: `LogWriter` looks at it between `begin` and the deletion
+    begin = _position(directory / BEGIN)
+    if begin is not None and position < begin:
+        raise ExchangeDamaged(f"an exchange is to be read from entry {position} on, and it begins at {begin}")
+
+
+def _position(path: Path) -> int | None:
     with suppress(FileNotFoundError, ValueError):
-        return int((directory / CONSUMED / reader).read_bytes())
+        return int(path.read_bytes())
     return None
 
 
@@ -121,40 +153,90 @@ class LogReader:
 class LogWriter:
     """The upstream end of a log. Not thread-safe: whoever appends holds the lock of its task.
 
-    `first` is the sequence number of the first entry. `readers` are all readers: what each of them has consumed is
-    deleted.
+    `first` is the position of the first entry. `readers` are all readers. `replay`: bytes that are kept of what all of
+    them have consumed, for attempts that read it again.
     """
 
-    def __init__(self, directory: Path, readers: tuple[str, ...], *, first: int = 0) -> None:
+    def __init__(self, directory: Path, readers: tuple[str, ...], *, first: int = 0, replay: int = 0) -> None:
         self.directory = directory
         self.next = first
         self._readers = readers
-        self._kept: deque[tuple[int, Entry]] = deque()
-        for name in (ENTRIES, DATA, CONSUMED):
+        self._replay = replay
+        self._first = first
+        self._begin = first  # what is below is gone
+        self._covered = first
+        self._waiting: deque[tuple[int, Entry]] = deque()  # for the slowest reader
+        self._waiting_bytes = 0
+        self._read: deque[tuple[int, Entry]] = deque()  # consumed by all readers, and kept
+        self._read_cost = 0
+        for name in (ENTRIES, DATA, CONSUMED, COVERED):
             (directory / name).mkdir(parents=True, exist_ok=True)
 
     def describe(self, schema: str) -> None:
         place(self.directory / SCHEMA, schema.encode())
 
     def append(self, entry: Entry) -> int:
-        """Append an entry, and return its sequence number. Its data files are there already."""
+        """Append an entry, and return its position. Its data files are there already."""
         sequence = self.next
         place(entry_path(self.directory, sequence), msgspec.json.encode(entry))
-        self._kept.append((sequence, entry))
+        self._waiting.append((sequence, entry))
+        self._waiting_bytes += entry.size
         self.next += 1
         return sequence
 
+    @property
+    def replayable(self) -> bool:
+        """Whether every reader can restart from its latest checkpoint and find all entries from there on."""
+        return self._begin <= self._covered
+
     def backlog(self) -> int:
-        """Delete what nobody needs. Return the bytes of data that the slowest reader has not consumed."""
+        """Delete what nobody will read. Return the bytes of data that the slowest reader has not consumed."""
+        self._sort(self._consumed())
+        known = [covered(self.directory, reader) for reader in self._readers]
+        self._covered = min((self._first if position is None else position for position in known), default=self._first)
+        self._drop(self._replay)
+        return self._waiting_bytes
+
+    def drop_consumed(self) -> None:
+        """Delete all that the readers have consumed, as the disk is nearly full."""
+        self._sort(self._consumed())
+        self._drop(0)
+
+    def _consumed(self) -> int:
+        """Return the position up to which all readers have consumed everything."""
         known = [consumed(self.directory, reader) for reader in self._readers]
-        needed = min((position for position in known if position is not None), default=0)
-        if None not in known:  # a reader that has reported nothing yet may need everything
-            while self._kept and self._kept[0][0] < needed:
-                sequence, entry = self._kept.popleft()
-                for path in (
-                    entry_path(self.directory, sequence),
-                    *(self.directory / DATA / f.name for f in entry.files),
-                ):
-                    with suppress(FileNotFoundError):
-                        os.unlink(path)
-        return sum(entry.size for _, entry in self._kept)
+        # A reader that has reported nothing yet may need everything.
+        return min((self._first if position is None else position for position in known), default=self._first)
+
+    def _sort(self, needed: int) -> None:
+        """Divide the entries at `needed`. It moves back if a reader restarts."""
+        while self._waiting and self._waiting[0][0] < needed:
+            sequence, entry = self._waiting.popleft()
+            self._waiting_bytes -= entry.size
+            self._read.append((sequence, entry))
+            self._read_cost += entry.size + ENTRY_COST
+        while self._read and self._read[-1][0] >= needed:
+            sequence, entry = self._read.pop()
+            self._read_cost -= entry.size + ENTRY_COST
+            self._waiting.appendleft((sequence, entry))
+            self._waiting_bytes += entry.size
+
+    def _drop(self, replay: int) -> None:
+        """Delete consumed entries, the oldest first: those that are covered, and those beyond `replay` bytes."""
+        begin, cost = self._begin, self._read_cost
+        for sequence, entry in self._read:
+            if sequence >= self._covered and cost <= replay:
+                break
+            begin, cost = sequence + 1, cost - entry.size - ENTRY_COST
+        if begin == self._begin:
+            return
+        place(self.directory / BEGIN, str(begin).encode())
+        self._begin = begin
+        # A reader that restarts has either seen `begin`, and fails, or its position is seen here, and its entries stay.
+        self._sort(self._consumed())
+        while self._read and self._read[0][0] < begin:
+            sequence, entry = self._read.popleft()
+            self._read_cost -= entry.size + ENTRY_COST
+            for path in (entry_path(self.directory, sequence), *(self.directory / DATA / f.name for f in entry.files)):
+                with suppress(FileNotFoundError):
+                    os.unlink(path)

@@ -19,7 +19,7 @@ import structlog
 from minflinkd.blob.transfer import finish
 from minflinkd.storage.parallel import for_each
 from minflinkd.taskmanager.exchange.access import ExchangeUnreachable
-from minflinkd.taskmanager.exchange.log import DATA, DataFile, Entry, LogWriter, consumed
+from minflinkd.taskmanager.exchange.log import DATA, DataFile, Entry, LogWriter, consumed, covered
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,11 @@ class LogSource(Protocol):
 
     async def fetch(self, file: DataFile, target: Path) -> None: ...
 
+    async def begin(self, reader: str, position: int) -> None: ...
+
     async def consumed(self, reader: str, position: int) -> None: ...
+
+    async def covered(self, reader: str, position: int) -> None: ...
 
 
 class Mirror:
@@ -78,6 +82,7 @@ class Mirror:
         writer = await finish(asyncio.to_thread(LogWriter, self._directory, (self._reader,), first=self._first))
         while (schema := await self._again(self._source.schema)) is None:  # noqa: ASYNC110 - it is elsewhere
             await asyncio.sleep(NOT_YET)  # its task is still being built; the reader limits its own wait
+        await self._again(lambda: self._source.begin(self._reader, self._first))
         await finish(asyncio.to_thread(writer.describe, schema))
         try:
             async with asyncio.TaskGroup() as loops:
@@ -119,8 +124,8 @@ class Mirror:
             self._success = self._clock()
 
     async def _report(self, writer: LogWriter) -> None:
-        """Tell upstream what the reader no longer needs, and delete it here."""
-        told = self._first
+        """Tell upstream what the reader has consumed, and delete it here; and what checkpoints cover."""
+        told = told_covered = self._first
         while True:
             position = await asyncio.to_thread(consumed, self._directory, self._reader)
             if position is not None and position > told:
@@ -128,6 +133,10 @@ class Mirror:
                 told = position
                 async with self._writing:
                     await asyncio.to_thread(writer.backlog)
+            position = await asyncio.to_thread(covered, self._directory, self._reader)
+            if position is not None and position > told_covered:
+                await self._again(lambda at=position: self._source.covered(self._reader, at))  # type: ignore[misc]
+                told_covered = position
             await asyncio.sleep(LOOK)
 
     async def _again(self, action: Callable[[], Awaitable[T]]) -> T:

@@ -62,8 +62,18 @@ class RemoteLog:
             raise ExchangeUnreachable(f"{file.name} from {self._url} has not {file.size} bytes: {size} or more came")
         await finish(asyncio.to_thread(part.replace, target))
 
+    async def begin(self, reader: str, position: int) -> None:
+        """Begin to read at `position`, as `log.begin_reading`. Raises ExchangeDamaged if entries are gone."""
+        async with self._request("PUT", f"consumed/{reader}?begin=1", body=str(position).encode(), exists=True):
+            pass
+
     async def consumed(self, reader: str, position: int) -> None:
         async with self._request("PUT", f"consumed/{reader}", body=str(position).encode(), exists=True):
+            pass
+
+    async def covered(self, reader: str, position: int) -> None:
+        """Tell what no later attempt of the reader needs. A TaskManager of an earlier version keeps nothing for it."""
+        async with self._request("PUT", f"covered/{reader}", body=str(position).encode()):
             pass
 
     @asynccontextmanager

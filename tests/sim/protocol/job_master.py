@@ -19,7 +19,7 @@ from minflinkd.runtime.units import Duration
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.party import Party
 from tests.sim.protocol.plan import JobPlan
-from tests.sim.protocol.task_manager import ENDED
+from tests.sim.protocol.task_manager import ENDED, says_kept
 
 if TYPE_CHECKING:
     from tests.sim.protocol.world import Job, World
@@ -184,6 +184,7 @@ class JobMasterParty(Party[JobMasterCore]):
             if execution is None or execution.state not in LIVE:
                 raise Violation(f"{self.address} deploys {ask.request.attempt_id}, which it has given up")
             self._alone(ask.request)
+            self._reads(ask.request)
         elif isinstance(ask.request, m.CancelTask):
             self.cancelled.add(ask.request.attempt_id)
 
@@ -230,6 +231,13 @@ class JobMasterParty(Party[JobMasterCore]):
                         f"{self.address} deploys {deployment.attempt_id} of {first.task.id} while {attempt_id} is "
                         f"{attempt.state} at {tm.address}, on slots that it has"
                     )
+
+    def _reads(self, deployment: m.DeployTask) -> None:
+        """Check that a task that restarts alone reads from attempts that say that they have kept its input (R16)."""
+        for source in deployment.inputs:
+            first = self.world.first_readers.get((source.attempt_id, deployment.task.id), deployment.attempt_id)
+            if first != deployment.attempt_id and not says_kept(source.attempt_id):
+                raise Violation(f"{deployment.attempt_id} reads again from {source.attempt_id}, which has kept nothing")
 
     def _storage_fails(self) -> bool:
         return not self.world.calm and self.universe.rng.random() < self.world.plan.storage_failures

@@ -110,11 +110,15 @@ def tasks_of_another_version_are_adopted() -> Any:
 
 @contextmanager
 def _readers_are_adopted_without_their_writers() -> Iterator[None]:
-    def made(adoptable: Any) -> Any:
-        return lambda state, phase: adoptable(replace(state, regions={t: {t} for t in state.regions}), phase)
-
-    with patched(reconciling, "_adoptable", made), patched(reconciling, "_reads", lambda _: lambda *_: True):
+    with (
+        patched(reconciling, "_fits", lambda _: lambda *_: True),
+        patched(reconciling, "_reads", lambda _: lambda *_: True),
+    ):
         yield
+
+
+def _a_task_runs_on_whatever_it_has_kept() -> Any:
+    return patched(failover, "_can_run_on", lambda _: lambda *_: True)
 
 
 def _what_is_not_adopted_runs_on() -> Any:
@@ -134,6 +138,7 @@ FAULTS: Mapping[str, Planted] = {
     "the JM adopts attempts that were replaced": _attempts_that_were_replaced_are_adopted,
     "the JM adopts attempts that have failed by old news of them": _old_news_of_failed_attempts_counts,
     "the JM adopts readers without their writers": _readers_are_adopted_without_their_writers,
+    "the JM lets a task run on whose output is gone": _a_task_runs_on_whatever_it_has_kept,
     "the JM lets tasks run on that it does not adopt": _what_is_not_adopted_runs_on,
     "the JM waits for attempts that the TM does not know": _attempts_that_the_task_manager_does_not_know_are_waited_for,
 }

@@ -16,6 +16,7 @@ from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Unknown
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, LeaderId, ResourceId
 from minflinkd.taskmanager.child.protocol import SessionLost
+from minflinkd.taskmanager.exchange.log import ExchangeDamaged
 from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
 from minflinkd.taskmanager.slots.events import Adopted, EndTasks, ForgetJob, StartTask
 from minflinkd.taskmanager.slots.state import SlotOptions, Slots
@@ -35,6 +36,16 @@ ENDED = frozenset({m.TaskState.CANCELED, m.TaskState.FAILED})
 DONE = Answered(m.Done())
 
 
+def says_kept(attempt_id: AttemptId) -> bool:
+    """Whether the attempt reports that its readers can restart alone."""
+    return int(attempt_id[:2], 16) % 4 > 0
+
+
+def has_kept(attempt_id: AttemptId) -> bool:
+    """Whether they really can: what it reports may be old."""
+    return says_kept(attempt_id) and int(attempt_id[:2], 16) % 16 > 1
+
+
 @dataclass
 class Attempt:
     deployment: m.DeployTask
@@ -46,7 +57,8 @@ class Attempt:
 
     def status(self) -> m.TaskStatus:
         deployed = self.deployment
-        metrics = m.TaskMetrics(batches=1) if self.state in LIVE else m.TaskMetrics()
+        kept = says_kept(deployed.attempt_id)
+        metrics = m.TaskMetrics(batches=1, replayable=kept) if self.state in LIVE else m.TaskMetrics()
         return m.TaskStatus(
             attempt_id=deployed.attempt_id,
             task_id=deployed.task.id,
@@ -251,11 +263,22 @@ class TaskManagerParty(Party[TaskManagerCore]):
         return self.world.plan.task_time * self.universe.rng.random()
 
     def _up(self, attempt: Attempt) -> None:
-        if attempt.state is m.TaskState.INITIALIZING:
+        if attempt.state is m.TaskState.INITIALIZING and self._finds_input_gone(attempt.deployment):
+            attempt.error = ExchangeDamaged("the entries that it would read are gone").info()
+            self._ended(attempt, m.TaskState.FAILED)
+        elif attempt.state is m.TaskState.INITIALIZING:
             self._to(attempt, m.TaskState.RUNNING)
             self.after(self._task_time(), self.at_end_of_input, attempt)
             if not self.world.calm and self.universe.rng.random() < self.world.plan.task_failures:
                 self.after(self._task_time(), self._fails, attempt)
+
+    def _finds_input_gone(self, deployment: m.DeployTask) -> bool:
+        """Whether an earlier attempt of the task has read what it would read, and that was not kept."""
+        gone = False
+        for source in deployment.inputs:
+            first = self.world.first_readers.setdefault((source.attempt_id, deployment.task.id), deployment.attempt_id)
+            gone = gone or (first != deployment.attempt_id and not has_kept(source.attempt_id))
+        return gone
 
     def _fails(self, attempt: Attempt) -> None:
         if attempt.state in LIVE:

@@ -58,6 +58,8 @@ class World:
         self.jobs: dict[JobId, Job] = {}
         self.input_ended: set[JobId] = set()
         self.started: set[AttemptId] = set()
+        # The first attempt of a task that has come up and reads from an attempt: what that wrote, and the reading task.
+        self.first_readers: dict[tuple[AttemptId, TaskId], AttemptId] = {}
         self.resource_manager: ResourceManagerParty | None = None
         self.dispatcher = DispatcherParty(self.universe, self.to_run)
         self.host = Host(self)

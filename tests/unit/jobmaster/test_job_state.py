@@ -63,7 +63,7 @@ def test_a_group_wants_as_many_slots_as_its_widest_task(options: JobMasterOption
     state = new_job(tasks, options)
     assert state.pool.groups == bounds
     assert state.executions == {t.id: Execution(t.id) for t in tasks}
-    assert (set(state.tasks), state.regions[A]) == ({"a", "b", "c"}, frozenset({A}))
+    assert (set(state.tasks), state.exchanges.downstream[A]) == ({"a", "b", "c"}, frozenset({A}))
     assert not state.on_trial
     assert new_job(tasks, replace(options, on_trial=True)).on_trial
 

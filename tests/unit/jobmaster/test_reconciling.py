@@ -178,7 +178,7 @@ def test_a_task_whose_input_has_ended_is_adopted_and_the_final_checkpoint_is_tak
     ids=["of another version", "after a last cut", "draining", "too wide", "not up yet", "with a writer that is gone"],
 )
 def test_a_task_that_cannot_be_trusted_ends_before_its_successor_is_deployed(fault: dict[str, Any]) -> None:
-    """Its region restarts from the checkpoint, as without adoption. Two attempts never run beside each other."""
+    """It restarts from the checkpoint, as without adoption. Two attempts never run beside each other."""
     heir = Heir(task("a", 1, "a"))
     commands = heir.offer(running("a", **fault))
     assert dismissed(commands) == {"old-a"}
@@ -219,6 +219,17 @@ def test_a_region_that_is_not_whole_restarts_when_the_time_is_over_and_the_other
     assert adopted.attempts == {"old-c"}
     assert heir.state.status is JobStatus.RESTARTING
     heir.feed(ev.AttemptGone(AttemptId("old-a")))
+    assert heir.needs() == {"b"}
+
+
+def test_a_task_is_adopted_without_its_reader_if_it_has_kept_what_that_will_read_again() -> None:
+    """The reader restarts from the checkpoint, and reads from the attempt that runs on (R16)."""
+    heir = Heir(task("a", 1, "a"), reader("b", of="a"))
+    offered = running("a")
+    heir.offer(copy(offered, status=copy(offered.status, metrics=TaskMetrics(replayable=True))))
+    commands = heir.time_is_over()
+    assert dismissed(commands) == set()
+    assert heir.states() == {"a": "RUNNING", "b": "CREATED"}
     assert heir.needs() == {"b"}
 
 
@@ -283,7 +294,7 @@ def failed(name: str, error: ErrorInfo = BOOM, **more: Any) -> OfferedTask:
 
 
 def test_a_task_that_failed_while_nobody_led_the_job_has_failed_like_any_other() -> None:
-    """Nothing is waited for. The failure is shown, and the restart strategy says when its region restarts (A14a)."""
+    """Nothing is waited for. The failure is shown, and the restart strategy says when it restarts (A14a)."""
     heir = Heir(task("a", 1, "a"), task("b", 1, "b"))
     commands = heir.offer(failed("a"), running("b"))
     assert heir.states() == {"a": "CANCELED", "b": "RUNNING"}

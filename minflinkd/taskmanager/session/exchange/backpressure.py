@@ -19,12 +19,17 @@ class Output:
     """The state of a task's output at one moment."""
 
     backlog: int  # bytes that a reader still needs
+    replayable: bool  # as in TaskMetrics
     held: bool
     held_ms: float  # in total
 
     def within(self, metrics: TaskMetrics) -> TaskMetrics:
         return msgspec.structs.replace(
-            metrics, output_backlog=self.backlog, backpressured=self.held, backpressured_ms=self.held_ms
+            metrics,
+            output_backlog=self.backlog,
+            replayable=self.replayable,
+            backpressured=self.held,
+            backpressured_ms=self.held_ms,
         )
 
 
@@ -50,19 +55,20 @@ class Backpressure:
                 self._before += self._clock() - self._since
                 self._since = None
 
-    def output(self, backlog: int) -> Output:
+    def output(self, backlog: int, *, replayable: bool = False) -> Output:
         with self._lock:
             now = 0.0 if self._since is None else self._clock() - self._since
-            return Output(backlog, self._since is not None, round((self._before + now) * 1000, 1))
+            return Output(backlog, replayable, self._since is not None, round((self._before + now) * 1000, 1))
 
     def is_news(self, output: Output, told: TaskMetrics) -> bool:
         """Whether to report the output although no micro-batch has finished.
 
-        True at once if the task is held back now, or no longer is; from time to time if only the backlog has changed.
+        True at once if the task is held back now, or no longer is, and if its readers can restart alone now, or no
+        longer can. From time to time if only the backlog has changed.
         """
         now = self._clock()
         differs = output.backlog != told.output_backlog and now - self._told_at >= TELL_EVERY
-        if output.held == told.backpressured and not differs:
+        if output.held == told.backpressured and output.replayable == told.replayable and not differs:
             return False
         self._told_at = now
         return True

@@ -12,12 +12,12 @@ from pyspark.sql.types import StructType
 
 from minflinkd.checkpoint.state_matching import Reason, StateNotMatched
 from minflinkd.jobgraph.model import CheckpointMode
-from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.errors import Consequence, Kind, MinflinkError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child.protocol import InputChannel, RunTask
 from minflinkd.taskmanager.exchange.channels import UNREAD, WATERMARK, TaskChannels
 from minflinkd.taskmanager.exchange.input import RESTORED, Input
-from minflinkd.taskmanager.exchange.log import ENTRIES, LogWriter, read_schema
+from minflinkd.taskmanager.exchange.log import ENTRIES, LogWriter, begin_reading, read_schema
 from minflinkd.taskmanager.session.state import snapshot
 
 PATIENCE = 90.0  # seconds to wait until the tasks upstream are built; they are deployed at the same time
@@ -28,6 +28,7 @@ class InputMissing(MinflinkError):
 
     code = "exchange-not-opened"
     consequence = Consequence.RETRYABLE
+    kind = Kind.EXCHANGE
 
 
 class Opening:
@@ -54,7 +55,7 @@ class Opening:
     def await_inputs(self, stopping: threading.Event) -> dict[VertexId, str]:
         """Wait until all tasks upstream are built, and return the schema of each input.
 
-        Raises InputMissing, StateNotMatched.
+        Raises InputMissing, StateNotMatched, ExchangeDamaged.
         """
         deadline, found = time.monotonic() + PATIENCE, {}
         for channel in self._request.inputs:
@@ -64,6 +65,7 @@ class Opening:
                         f"the task that yields {channel.vertex_id} did not open its exchange",
                         hint="the logs of its TaskManager say what it is doing",
                     )
+            begin_reading(Path(channel.directory), self._request.task.id, self._first[channel.vertex_id])
             self._check_unread(channel.vertex_id, schema)
             found[channel.vertex_id] = schema
         return found
@@ -87,7 +89,8 @@ class Opening:
         output, restored = self._request.output, self._request.restored
         if output is None:
             return None
-        writer = LogWriter(Path(output.directory), output.readers, first=restored.output if restored else 0)
+        first = restored.output if restored else 0
+        writer = LogWriter(Path(output.directory), output.readers, first=first, replay=output.replay)
         writer.describe(schema)
         return writer
 
@@ -112,6 +115,7 @@ class Opening:
             aligned_timeout=checkpointing.alignment_timeout or None,
             clock=time.monotonic,
             promised=self._promised,
+            oldest=self._request.oldest,
         )
 
     def _input(self, channel: InputChannel, position: int) -> Input:
@@ -123,6 +127,7 @@ class Opening:
             position=position,
             first=self._first[channel.vertex_id],
             idle_timeout=channel.idle_timeout or None,
+            oldest=self._request.oldest,
         )
 
     def _start(self, channel: InputChannel) -> int:

@@ -96,6 +96,7 @@ class MicroBatches:
                 before, full, look_at = full, self.space.lacking(), time.monotonic() + _LOOK
                 if full and not before:
                     log.warning("a task waits: a disk is nearly full", space=full)
+                    self.channels.drop_consumed()
             if full or (self.exchange is not None and self.channels.backlog() > self.max_backlog):
                 self.backpressure.hold()
             else:

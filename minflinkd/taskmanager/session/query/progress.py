@@ -13,7 +13,7 @@ import msgspec
 
 from minflinkd.rpc.messages import TaskMetrics
 from minflinkd.rpc.snapshot import RowCounts
-from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
+from minflinkd.taskmanager.session.exchange.backpressure import Backpressure, Output
 from minflinkd.taskmanager.session.query import metrics
 from minflinkd.taskmanager.session.query.attempt_rows import AttemptRows
 
@@ -60,26 +60,27 @@ class Progress:
         *,
         exchanges: Collection[str] = (),
         scans: Mapping[int, int] | None = None,
+        replayable: bool = False,
     ) -> None:
         """Tell what is new of finished micro-batches, and of backpressure on the next one.
 
         Only one thread tells at a time, so that older metrics are never told after newer ones.
         """
         with self._telling:
-            self._report(java_query, source_names, backlog, exchanges, scans or {})
+            output = self._backpressure.output(backlog, replayable=replayable)
+            self._report(java_query, source_names, output, exchanges, scans or {})
 
     def _report(
         self,
         java_query: Any,
         source_names: Mapping[int, str],
-        backlog: int,
+        output: Output,
         exchanges: Collection[str],
         scans: Mapping[int, int],
     ) -> None:
         with self._lock:
             known, finished = self._metrics.batch_id, self._finished_epoch
         reports = _reports_since(java_query, known) if known < finished else []
-        output = self._backpressure.output(backlog)
         with self._lock:
             before = self._metrics
             after = before

@@ -246,9 +246,15 @@ class RunningQuery:
             self._failed(QueryEnded(why).info())
 
     def _report(self, run: SparkRun) -> None:
-        plan, backlog = self._plan, self._channels.backlog()
-        exchanges = set(plan.exchanges.values())
-        self._progress.report(run.java, plan.source_names, backlog, exchanges=exchanges, scans=plan.scans)
+        plan = self._plan
+        self._progress.report(
+            run.java,
+            plan.source_names,
+            self._channels.backlog(),
+            exchanges=set(plan.exchanges.values()),
+            scans=plan.scans,
+            replayable=self._channels.replayable,
+        )
         if self._progress.is_awaited and time.monotonic() >= self._look_at:
             with suppress(PySparkException, Py4JError):
                 self._look_for_input(run)

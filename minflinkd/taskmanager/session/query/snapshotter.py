@@ -119,6 +119,7 @@ class Snapshotter:
         """Forget a complete checkpoint and all before it: everything that they cover is committed."""
         with self._lock:
             self._taken = {number: batch for number, batch in self._taken.items() if number > checkpoint_id}
+        self._channels.confirm(checkpoint_id)
 
     def covered(self) -> int:
         """Return the last micro-batch that a checkpoint, neither confirmed nor aborted yet, may cover; -1: none."""

@@ -8,10 +8,11 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from minflinkd.runtime.ids import AttemptId
 from minflinkd.taskmanager.exchange.endpoint import DataEndpoint, DataPortsTaken
-from minflinkd.taskmanager.exchange.log import LogWriter, consumed
+from minflinkd.taskmanager.exchange.log import ExchangeDamaged, LogWriter, consumed, covered
 from minflinkd.taskmanager.exchange.remote_log import RemoteLog
-from tests.component.taskmanager.exchange.mirror_world import TASK, TOKEN, WRITER
+from tests.component.taskmanager.exchange.mirror_world import TASK, TOKEN, WRITER, add
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,30 @@ async def test_a_position_that_comes_late_takes_nothing_back(
     for position in (5, 3, 7, 7):
         await source.consumed(TASK, position)
     assert consumed(log.directory, TASK) == 7
+
+
+async def test_a_reader_may_begin_before_what_it_has_consumed_unless_that_is_gone(
+    http: aiohttp.ClientSession, endpoint: DataEndpoint, log: LogWriter
+) -> None:
+    """Its task has restarted alone (R16)."""
+    source = RemoteLog(http, endpoint.url, WRITER, token=TOKEN)
+    for content in (b"a", b"b"):
+        add(log, content)
+    await source.consumed(TASK, 2)
+    await source.begin(TASK, 1)
+    assert log.backlog() == 1
+    with pytest.raises(ExchangeDamaged, match="begins at 1"):
+        await source.begin(TASK, 0)
+
+
+async def test_what_checkpoints_cover_is_told_and_an_earlier_version_need_not_understand_it(
+    http: aiohttp.ClientSession, endpoint: DataEndpoint, log: LogWriter
+) -> None:
+    source = RemoteLog(http, endpoint.url, WRITER, token=TOKEN)
+    for position in (5, 3):
+        await source.covered(TASK, position)
+    assert covered(log.directory, TASK) == 5
+    await RemoteLog(http, endpoint.url, AttemptId("c" * 32), token=TOKEN).covered(TASK, 5)  # 404
 
 
 async def test_ports_are_tried_in_their_order(endpoint: DataEndpoint, tmp_path: Path) -> None:

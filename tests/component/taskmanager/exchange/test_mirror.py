@@ -13,7 +13,15 @@ from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AttemptId, VertexId
 from minflinkd.taskmanager.exchange.access import ExchangeUnreachable
 from minflinkd.taskmanager.exchange.endpoint import DataEndpoint
-from minflinkd.taskmanager.exchange.log import DATA, ENTRIES, LogWriter, mark_consumed, read_entry, read_schema
+from minflinkd.taskmanager.exchange.log import (
+    DATA,
+    ENTRIES,
+    LogWriter,
+    mark_consumed,
+    mark_covered,
+    read_entry,
+    read_schema,
+)
 from minflinkd.taskmanager.exchange.mirrors import Mirrors
 from tests.component.taskmanager.exchange.mirror_world import (
     HERE,
@@ -108,6 +116,28 @@ async def test_what_the_reader_has_processed_is_deleted_on_both_sides(
         assert entries(log.directory) == [2]
         for directory in (mirror.directory, log.directory):
             assert len(list((directory / DATA).iterdir())) == 1
+
+
+async def test_a_mirror_of_a_task_that_restarts_alone_begins_where_its_checkpoint_was_cut(
+    http: aiohttp.ClientSession, endpoint: DataEndpoint, tmp_path: Path
+) -> None:
+    """What the attempt before it had read was kept, and is deleted once a checkpoint covers it (R16)."""
+    log = LogWriter(tmp_path / "there" / WRITER, (TASK,), replay=PLENTY)
+    log.describe("schema")
+    for _ in range(3):
+        add(log, b"x" * 10)
+    async with mirroring(http, endpoint.url, tmp_path / "before") as mirror:
+        await until(lambda: entries(mirror.directory) == [0, 1, 2])
+        mark_consumed(mirror.directory, TASK, 3)
+        await until(lambda: log.backlog() == 0)
+        assert entries(log.directory) == [0, 1, 2]
+    async with mirroring(http, endpoint.url, tmp_path / "after", first=1) as mirror:
+        await until(lambda: entries(mirror.directory) == [1, 2])
+        assert log.backlog() == 20
+        mark_covered(mirror.directory, TASK, 2)
+        mark_consumed(mirror.directory, TASK, 3)
+        await until(lambda: log.backlog() == 0)
+        await until(lambda: log.backlog() == 0 and entries(log.directory) == [2])
 
 
 async def test_a_slow_reader_is_waited_for_and_its_task_upstream_is_too(

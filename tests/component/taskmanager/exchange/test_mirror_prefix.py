@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minflinkd.taskmanager.exchange.access import ExchangeUnreachable
-from minflinkd.taskmanager.exchange.log import DATA, ENTRIES, DataFile, Entry, LogWriter, mark_consumed, read_entry
+from minflinkd.taskmanager.exchange.log import (
+    DATA,
+    ENTRIES,
+    DataFile,
+    Entry,
+    LogWriter,
+    begin_reading,
+    mark_consumed,
+    mark_covered,
+    read_entry,
+)
 from minflinkd.taskmanager.exchange.mirror import Mirror
 from tests.component.taskmanager.exchange.mirror_world import TASK, add, barrier, entries
 
@@ -48,9 +58,17 @@ class Flaky:
         part.write_bytes(content)
         part.rename(target)
 
+    async def begin(self, reader: str, position: int) -> None:
+        self._may_fail()
+        begin_reading(self._log.directory, reader, position)
+
     async def consumed(self, reader: str, position: int) -> None:
         self._may_fail()
         mark_consumed(self._log.directory, reader, position)
+
+    async def covered(self, reader: str, position: int) -> None:
+        self._may_fail()
+        mark_covered(self._log.directory, reader, position)
 
 
 STEPS = st.lists(

@@ -21,6 +21,7 @@ from minflinkd.taskmanager.exchange.log import (
     LogReader,
     LogWriter,
     consumed,
+    covered,
     entry_path,
 )
 
@@ -44,14 +45,14 @@ class World:
         at = self.first if position is None else position
         values = {"batch_id": -1, "hold": True, "aligned_timeout": None} | fields
         return TaskChannels(
-            tuple(self.input(name, at, idle) for name in self.logs),
+            tuple(self.input(name, at, idle, fields.get("oldest", 0)) for name in self.logs),
             self.output,
             positions=dict.fromkeys(self.logs, at),
             clock=lambda: self.now,
             **values,
         )
 
-    def input(self, name: VertexId, position: int, idle: float | None) -> Input:
+    def input(self, name: VertexId, position: int, idle: float | None, oldest: int) -> Input:
         return Input(
             name,
             self.root / name,
@@ -60,6 +61,7 @@ class World:
             position=position,
             first=self.first,
             idle_timeout=idle,
+            oldest=oldest,
         )
 
     def restored(self, name: VertexId) -> Path:
@@ -460,3 +462,65 @@ def test_a_restored_task_tells_its_last_watermark_again(tmp_path: Path) -> None:
     channels = world.channels(batch_id=0, promised=promised)
     channels.put_watermark(10)
     assert [(entry.kind, entry.watermark_ms) for entry in world.written()] == [(EntryKind.WATERMARK, 10)]
+
+
+# --- restarts in part ------------------------------------------------------------------------------------------------
+
+
+def restarted(world: World, made: CutState, oldest: int, **fields: Any) -> TaskChannels:
+    """Return the channels of the next attempt, restored from `made`, while the tasks upstream run on."""
+    world.first = made.cut.barriers[A]
+    return world.channels(batch_id=made.batch_id, oldest=oldest, **fields)
+
+
+def test_a_task_that_restarts_alone_reads_from_where_its_checkpoint_was_cut(tmp_path: Path) -> None:
+    """Barriers of checkpoints that have ended meanwhile hold nothing, although nobody releases them (R16)."""
+    world = World(tmp_path, A)
+    channels = world.channels()
+    world.data(A, "before")
+    channels.publish(0, {A: 1}, batch(0))
+    world.barrier(A, 1)
+    channels.trigger(1, world.target())
+    made = cut(channels, 1)
+    world.data(A, "x")
+    world.barrier(A, 2)  # aborted when the task failed
+    world.data(A, "y")
+    channels = restarted(world, made, oldest=3)
+    assert channels.readable(A, 1) == 5
+    assert [file.name for file in channels.data_files(A, 1, 5)] == ["x", "y"]
+    world.barrier(A, 3)
+    world.data(A, "z")
+    assert channels.readable(A, 1) == 5, "the next checkpoint holds as ever"
+
+
+def test_a_task_that_restarts_alone_learns_the_watermark_of_its_input(tmp_path: Path) -> None:
+    """A task upstream that runs on does not repeat it, but its barrier has it (J8a, R16)."""
+    upstream = World(tmp_path / "up")
+    writer = upstream.channels()
+    writer.publish(0, {}, batch(0, watermark_ms=7_000))
+    writer.trigger(1, upstream.target())
+    at = cut(writer, 1).output
+    world = World(tmp_path, A, first=at)
+    for entry in upstream.written()[at:]:
+        world.logs[A].append(entry)
+    channels = world.channels(oldest=2)
+    assert channels.readable(A, at) == at + 1
+    channels.publish(0, {A: at + 1}, batch(0))
+    assert channels.watermarks() == {A: 7_000}
+
+
+def test_what_a_complete_checkpoint_covers_is_told_to_the_tasks_upstream(tmp_path: Path) -> None:
+    """Not what an aborted one would, nor what the task has read since the cut (R16)."""
+    world = World(tmp_path, A)
+    channels = world.channels()
+    for number in (1, 2):
+        world.data(A, f"f{number}")
+        position = world.barrier(A, number)
+        channels.publish(number - 1, {A: position}, batch(number - 1))
+        channels.trigger(number, world.target(number))
+        cut(channels, number)
+    channels.abort(2)
+    channels.confirm(2)
+    assert covered(tmp_path / A, "task") is None
+    channels.confirm(1)
+    assert covered(tmp_path / A, "task") == 1

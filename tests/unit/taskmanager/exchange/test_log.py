@@ -8,16 +8,21 @@ from pathlib import Path
 import pytest
 
 from minflinkd.taskmanager.exchange.log import (
+    BEGIN,
     DATA,
     ENTRIES,
+    ENTRY_COST,
     DataFile,
     Entry,
     EntryKind,
     ExchangeDamaged,
     LogReader,
     LogWriter,
+    begin_reading,
     entry_path,
     mark_consumed,
+    mark_covered,
+    place,
     read_entry,
     read_schema,
 )
@@ -124,3 +129,87 @@ def test_to_consume_a_log_that_is_gone_harms_nothing(tmp_path: Path) -> None:
     """A stopped query may go on for a moment (C10a)."""
     mark_consumed(tmp_path / "gone", "a", 1)
     assert not (tmp_path / "gone").exists()
+
+
+# --- readers that restart --------------------------------------------------------------------------------------------
+
+
+def kept(log: LogWriter) -> list[int]:
+    return sorted(int(path.name) for path in (log.directory / ENTRIES).iterdir())
+
+
+def written(directory: Path, *names: str, replay: int) -> LogWriter:
+    """Return a log with one entry of 10 bytes for each name."""
+    log = LogWriter(directory, ("r",), replay=replay)
+    for name in names:
+        log.append(data(directory, name))
+    return log
+
+
+def test_what_was_consumed_is_kept_until_a_checkpoint_covers_it(tmp_path: Path) -> None:
+    """It counts as no backlog meanwhile, so it holds nobody back (R16)."""
+    log = written(tmp_path, "x", "y", "z", replay=1 << 30)
+    mark_consumed(tmp_path, "r", 3)
+    assert (log.backlog(), kept(log), log.replayable) == (0, [0, 1, 2], True)
+    mark_covered(tmp_path, "r", 2)
+    assert (log.backlog(), kept(log), log.replayable) == (0, [2], True)
+    begin_reading(tmp_path, "r", 2)
+    assert [sequence for sequence, _ in LogReader(tmp_path, 2).read()] == [2]
+
+
+def test_what_a_reader_will_read_again_counts_as_backlog_again(tmp_path: Path) -> None:
+    """It is not deleted, even if it is more than is kept for readers that restart (R16)."""
+    log = written(tmp_path, "x", "y", "z", replay=1 << 30)
+    mark_consumed(tmp_path, "r", 3)
+    log.backlog()
+    begin_reading(tmp_path, "r", 1)
+    log.drop_consumed()
+    assert (log.backlog(), kept(log)) == (20, [1, 2])
+
+
+def test_only_so_much_is_kept_and_then_readers_cannot_restart_alone(tmp_path: Path) -> None:
+    """The oldest entries go first. A reader that needs them finds that out when it begins (R16)."""
+    log = written(tmp_path, "x", "y", "z", replay=2 * (ENTRY_COST + 10))
+    mark_consumed(tmp_path, "r", 3)
+    assert (log.backlog(), kept(log), log.replayable) == (0, [1, 2], False)
+    with pytest.raises(ExchangeDamaged, match="from entry 0 on, and it begins at 1"):
+        begin_reading(tmp_path, "r", 0)
+    mark_covered(tmp_path, "r", 1)
+    log.backlog()
+    assert log.replayable, "the next checkpoint covers what is gone"
+
+
+def test_on_a_full_disk_nothing_is_kept_that_was_consumed(tmp_path: Path) -> None:
+    log = written(tmp_path, "x", "y", replay=1 << 30)
+    mark_consumed(tmp_path, "r", 1)
+    log.drop_consumed()
+    assert (kept(log), log.replayable) == ([1], False)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_reader_that_begins_while_entries_are_deleted_has_them_or_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It never waits for an entry that will not come (R16). The reader begins next to the writing of `begin`."""
+    log = written(tmp_path, "x", "y", replay=0)
+    mark_consumed(tmp_path, "r", 2)
+    told = list[str]()
+    placed = place
+
+    def placing(path: Path, content: bytes) -> None:
+        if path.name != BEGIN:
+            return placed(path, content)
+        if moment == "after":
+            placed(path, content)
+        try:
+            begin_reading(tmp_path, "r", 0)
+        except ExchangeDamaged as error:
+            told.append(str(error))
+        if moment == "before":
+            placed(path, content)
+        return None
+
+    monkeypatch.setattr("minflinkd.taskmanager.exchange.log.place", placing)
+    log.drop_consumed()
+    assert bool(told) == (moment == "after")
+    assert kept(log) == [0, 1]
