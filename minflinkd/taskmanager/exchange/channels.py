@@ -52,30 +52,37 @@ class CutState:
     watermark_ms: int | None = None  # the last one in the output
 
 
-class TaskChannels:
-    """The exchanges of one attempt. Thread-safe: micro-batches come from the query's thread, snapshots from others.
+@dataclass(frozen=True)
+class StartingPoint:
+    """Where an attempt begins: at a restored snapshot, or afresh.
 
-    `batch_id` is the micro-batch that the attempt was restored at, or -1 for a fresh one. `promised` is the watermark
-    of its output at that point. Checkpoints before `oldest` have ended: tasks upstream may have run on, and what they
-    have written may contain such barriers.
+    Checkpoints before `oldest` have ended: tasks upstream may have run on, and what they have written may contain such
+    barriers.
     """
+
+    positions: Mapping[VertexId, int]  # in the inputs
+    batch_id: int = -1  # the last micro-batch before
+    promised: int | None = None  # the watermark of the output, in milliseconds
+    oldest: int = 0
+
+
+class TaskChannels:
+    """The exchanges of one attempt. Thread-safe: micro-batches come from the query's thread, snapshots from others."""
 
     def __init__(
         self,
         inputs: tuple[Input, ...],
         output: LogWriter | None,
+        start: StartingPoint,
         *,
-        positions: Mapping[VertexId, int],
-        batch_id: int,
         hold: bool,
         aligned_timeout: float | None,
         clock: Callable[[], float],
-        promised: int | None = None,
-        oldest: int = 0,
     ) -> None:
+        positions, promised = start.positions, start.promised
         self.inputs = inputs
         self.output = output
-        self.published = batch_id
+        self.published = start.batch_id
         self._positions = positions
         self._hold = hold
         self._clock = clock
@@ -93,7 +100,7 @@ class TaskChannels:
             channels={i.vertex: g.Channel(positions[i.vertex], min(positions[i.vertex], i.first)) for i in inputs},
             hold=hold,
             aligned_timeout=aligned_timeout,
-            floor=oldest,
+            floor=start.oldest,
         )
         self._watermark_ms = promised
         if output is not None and promised is not None:  # repeat it: an idle task would not emit it again
@@ -377,4 +384,4 @@ class TaskChannels:
 
 def no_channels() -> TaskChannels:
     """Return the channels of an attempt that exchanges nothing, or is not up yet."""
-    return TaskChannels((), None, positions={}, batch_id=-1, hold=True, aligned_timeout=None, clock=time.monotonic)
+    return TaskChannels((), None, StartingPoint({}), hold=True, aligned_timeout=None, clock=time.monotonic)

@@ -15,7 +15,7 @@ from minflinkd.jobgraph.model import CheckpointMode
 from minflinkd.runtime.errors import Consequence, Kind, MinflinkError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child.protocol import InputChannel, RunTask
-from minflinkd.taskmanager.exchange.channels import UNREAD, WATERMARK, TaskChannels
+from minflinkd.taskmanager.exchange.channels import UNREAD, WATERMARK, StartingPoint, TaskChannels
 from minflinkd.taskmanager.exchange.input import RESTORED, Input
 from minflinkd.taskmanager.exchange.log import ENTRIES, LogWriter, begin_reading, read_schema
 from minflinkd.taskmanager.session.state import snapshot
@@ -106,16 +106,19 @@ class Opening:
             entry = snapshot.read_offsets(checkpoint, batch)
             positions = exchange_positions(entry, ordinals, positions)
         checkpointing = self._request.job.checkpointing
+        start = StartingPoint(
+            positions,
+            batch_id=snapshot.read_boundary(checkpoint).committed if self._batch_id >= 0 else -1,
+            promised=self._promised,
+            oldest=self._request.oldest,
+        )
         return TaskChannels(
             tuple(self._input(channel, positions[channel.vertex_id]) for channel in self._request.inputs),
             output,
-            positions=positions,
-            batch_id=snapshot.read_boundary(checkpoint).committed if self._batch_id >= 0 else -1,
+            start,
             hold=checkpointing.mode is CheckpointMode.EXACTLY_ONCE,
             aligned_timeout=checkpointing.alignment_timeout or None,
             clock=time.monotonic,
-            promised=self._promised,
-            oldest=self._request.oldest,
         )
 
     def _input(self, channel: InputChannel, position: int) -> Input:

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.exchange.channels import LAST_BATCH_PATIENCE, CheckpointEnded, CutState, TaskChannels
+from minflinkd.taskmanager.exchange.channels import (
+    LAST_BATCH_PATIENCE,
+    CheckpointEnded,
+    CutState,
+    StartingPoint,
+    TaskChannels,
+)
 from minflinkd.taskmanager.exchange.input import Input
 from minflinkd.taskmanager.exchange.log import (
     DATA,
@@ -41,15 +47,22 @@ class World:
             log.describe(SCHEMA_OF_ALL)
         self.output = LogWriter(root / "output", ("next",))
 
-    def channels(self, position: int | None = None, idle: float | None = None, **fields: Any) -> TaskChannels:
+    def channels(
+        self,
+        position: int | None = None,
+        idle: float | None = None,
+        aligned_timeout: float | None = None,
+        **start: Any,
+    ) -> TaskChannels:
+        """Return the channels of an attempt. `start` has fields of its StartingPoint."""
         at = self.first if position is None else position
-        values = {"batch_id": -1, "hold": True, "aligned_timeout": None} | fields
         return TaskChannels(
-            tuple(self.input(name, at, idle, fields.get("oldest", 0)) for name in self.logs),
+            tuple(self.input(name, at, idle, start.get("oldest", 0)) for name in self.logs),
             self.output,
-            positions=dict.fromkeys(self.logs, at),
+            StartingPoint(dict.fromkeys(self.logs, at), **start),
+            hold=True,
+            aligned_timeout=aligned_timeout,
             clock=lambda: self.now,
-            **values,
         )
 
     def input(self, name: VertexId, position: int, idle: float | None, oldest: int) -> Input:

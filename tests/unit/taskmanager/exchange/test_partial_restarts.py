@@ -19,7 +19,7 @@ from minflinkd.jobgraph.model import Input as Edge
 from minflinkd.jobgraph.model import Task, Vertex
 from minflinkd.jobmaster.scheduler.regions import exchanges
 from minflinkd.runtime.ids import TaskId, VertexId
-from minflinkd.taskmanager.exchange.channels import CheckpointEnded, CutState, TaskChannels
+from minflinkd.taskmanager.exchange.channels import CheckpointEnded, CutState, StartingPoint, TaskChannels
 from minflinkd.taskmanager.exchange.input import RESTORED, Input
 from minflinkd.taskmanager.exchange.log import (
     DATA,
@@ -149,12 +149,10 @@ class Job:
         channels = TaskChannels(
             tuple(inputs),
             output,
-            positions=positions,
-            batch_id=saved.cut.batch_id if saved else -1,
+            StartingPoint(positions, batch_id=saved.cut.batch_id if saved else -1, oldest=self.last_id + 1),
             hold=self.hold,
             aligned_timeout=self.aligned_timeout,
             clock=lambda: self.now,
-            oldest=self.last_id + 1,
         )
         rows = list(saved.rows) if saved else []
         at = {channels.published: len(rows)}
