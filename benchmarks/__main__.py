@@ -22,6 +22,7 @@ from benchmarks import (
     storage_files,
     submit,
     takeover,
+    tls,
     upload_cost,
 )
 from benchmarks.figures import Row
@@ -42,6 +43,7 @@ ROWS = (
     beside_plain,
     exchange_reuse,
     blob,
+    tls,
     scale,
 )
 PAGE = Path(__file__).parents[1] / "build" / "benchmarks.md"

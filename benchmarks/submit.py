@@ -39,9 +39,9 @@ async def measure(base: Path, quick: bool) -> Row:
     async with running_cluster(base / "cluster", **settings) as cluster:
         await cluster.await_ready(1)
         say("submit: the TaskManager is warm")
-        first, _ = await _submit(cluster, job, "first")
+        first, _ = await submitted(cluster, job, "first")
         for n in range(repetitions):
-            times, phases = await _submit(cluster, job, f"job{n}")
+            times, phases = await submitted(cluster, job, f"job{n}")
             ours.append(times)
             tasks.append(phases)
             if len(plain) < plain_repetitions:
@@ -61,7 +61,7 @@ async def measure(base: Path, quick: bool) -> Row:
     return row
 
 
-async def _submit(cluster: Cluster, job: WindowsJob, name: str) -> tuple[dict[str, float], dict[str, float]]:
+async def submitted(cluster: Cluster, job: WindowsJob, name: str) -> tuple[dict[str, float], dict[str, float]]:
     """Return the seconds since the beginning, and by phase of the task. Cancels the job before it returns."""
     file = streaming(job, name)
     began = time.time()
