@@ -95,6 +95,7 @@ def windows(tmp_path: Path) -> WindowsJob:
     return job
 
 
+@pytest.mark.slow  # tests/component/test_elected_daemon.py has the election, test_kill_daemon the adoption
 async def test_the_next_leader_adopts_the_tasks_of_one_that_was_killed(
     zookeeper: ZooKeeper, windows: WindowsJob, tmp_path: Path
 ) -> None:

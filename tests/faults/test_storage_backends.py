@@ -107,13 +107,8 @@ async def fetch_output(backend: Backend, target: Path) -> None:
         await storages.aclose()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=[] if n == "s3" else [pytest.mark.slow])
-        for n in ("local", "hdfs", "s3", "gs", "az", "sftp")
-    ],
-)
+@pytest.mark.slow  # tests/storage has each storage, test_kill_taskmanager the recovery
+@pytest.mark.parametrize("name", ["local", "hdfs", "s3", "gs", "az", "sftp"])
 async def test_a_streaming_job_checkpoints_to_the_storage_and_recovers_from_it(
     windows: WindowsJob, truth: list[tuple[Any, ...]], tmp_path: Path, name: str
 ) -> None:
