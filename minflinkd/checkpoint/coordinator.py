@@ -118,6 +118,7 @@ class CheckpointCoordinator(Component):
         )
         self.integrity = Integrity(store=store, state=lambda: self._state, clock=clock, name=self.name)
         self._closed = False
+        self._stops_at = 0  # the last checkpoint after whose cut the tasks process nothing; 0: none
 
     # --- the job's tasks -----------------------------------------------------------------------------------------
 
@@ -126,6 +127,7 @@ class CheckpointCoordinator(Component):
 
         If `periodic` is False, no periodic checkpoint begins until `begin_periodic`.
         """
+        self._stops_at = 0
         self._feed(e.TasksRunning(dict(attempts), periodic))
 
     def begin_periodic(self) -> None:
@@ -279,6 +281,11 @@ class CheckpointCoordinator(Component):
         return metadata.restore_point(whole(self._state))
 
     @property
+    def has_stopped_tasks(self) -> bool:
+        """Whether tasks that run on process nothing any more: a checkpoint after which they stop is complete."""
+        return self._stops_at in self.completed()
+
+    @property
     def oldest(self) -> int:
         """Return the lowest id of a checkpoint that may still be taken. All before it have ended."""
         return min(self._state.pending, default=self._state.last_id + 1)
@@ -363,6 +370,7 @@ class CheckpointCoordinator(Component):
             case e.CancelHooks(number):
                 self._hook_calls.cancel(number)
             case e.SendTrigger(attempt, number, stop):
+                self._stops_at = number if stop else self._stops_at
                 self._task_calls.trigger(attempt, number, stop=stop)
             case e.WriteMetadata(checkpoint):
                 self.tasks.job(f"metadata of {checkpoint.checkpoint_id}", self._write(checkpoint))

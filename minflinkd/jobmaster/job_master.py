@@ -32,7 +32,7 @@ from minflinkd.jobmaster.offset_record import OffsetRecord
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.origin import Origin
 from minflinkd.jobmaster.proving import Proving
-from minflinkd.jobmaster.restoring import Restoring
+from minflinkd.jobmaster.restoring import Restoring, TasksHaveStopped
 from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.phases import Predecessors
@@ -378,6 +378,9 @@ class JobMaster(CoreDriver[JobMasterCore]):
     async def _find_restore_point(self, number: int, tasks: frozenset[TaskId]) -> None:
         try:
             point = await self._restoring.prepare(self._core.state.tasks, tasks)
+        except TasksHaveStopped as error:
+            self._log.info("all tasks restart", why=str(error))
+            self._feed(ev.AllTasksNeeded(number))
         except Exception as error:
             self._feed(ev.RestorePointFailed(number, error_info(error), isinstance(error, AllTasksMustStop)))
         else:

@@ -24,6 +24,15 @@ from minflinkd.runtime.ids import JobId, TaskId
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE = 0.5  # seconds
+
+
+class TasksHaveStopped(MinflinkError):
+    """The tasks that run on process nothing any more, after a checkpoint that they stop with. They must restart too."""
+
+    code = "tasks-stopped"
+    consequence = Consequence.RETRYABLE
+
+
 LONGEST_PAUSE = 30.0
 
 
@@ -68,10 +77,13 @@ class Restoring:
     async def prepare(self, tasks: Mapping[TaskId, Task], of: frozenset[TaskId]) -> RestorePoint:
         """Publish what the sinks of the tasks `of` are owed, and return what these tasks start from.
 
-        Raises what the coordinator, the job's origin and its sinks raise, StateNotMatched, and what FallingBack raises.
+        Raises what the coordinator, the job's origin and its sinks raise, StateNotMatched, TasksHaveStopped, and what
+        FallingBack raises.
         """
         vertices = frozenset(v.id for task in of for v in tasks[task].vertices)
         await self._coordinator.settled()
+        if len(of) < len(tasks) and self._coordinator.has_stopped_tasks:
+            raise TasksHaveStopped("a task failed after a last checkpoint, with which the others have stopped")
         fallen_back = await self._falling_back.look(all_tasks=len(of) == len(tasks))
         point = await self._coordinator.restore_point()
         point = None if point is None else self._inherited.owed(point, tasks)

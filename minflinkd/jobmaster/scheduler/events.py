@@ -113,6 +113,13 @@ class RestorePointFound:
 
 
 @dataclass(frozen=True)
+class AllTasksNeeded:
+    """The tasks that run on cannot: they restart together with the others. This is not a failure of its own."""
+
+    round: int
+
+
+@dataclass(frozen=True)
 class RestorePointFailed:
     """`all_tasks`: the tasks that run on must stop as well, since all have to go back to the same checkpoint."""
 
@@ -260,6 +267,7 @@ Event = (
     | TaskManagerGone
     | NeedsAnswered
     | RestorePointFound
+    | AllTasksNeeded
     | RestorePointFailed
     | DamageFound
     | DeployAccepted

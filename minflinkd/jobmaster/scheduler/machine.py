@@ -144,7 +144,7 @@ def _react(this: Step, event: ev.Event) -> None:
         case ev.Tick():
             if isinstance(phase := this.state.phase, WaitingForSlots | FindingRestorePoint):
                 waiting.overdue(this, phase)
-        case ev.RestorePointFound() | ev.RestorePointFailed():
+        case ev.RestorePointFound() | ev.RestorePointFailed() | ev.AllTasksNeeded():
             if isinstance(phase := this.state.phase, FindingRestorePoint) and event.round == this.state.round:
                 _restore_point(this, phase, event)
         case ev.DamageFound(error):
@@ -186,8 +186,14 @@ def _started(this: Step, event: ev.Started) -> None:
         this.enter(WaitingForSlots())
 
 
-def _restore_point(this: Step, phase: FindingRestorePoint, event: ev.RestorePointFound | ev.RestorePointFailed) -> None:
+_Outcome = ev.RestorePointFound | ev.RestorePointFailed | ev.AllTasksNeeded
+
+
+def _restore_point(this: Step, phase: FindingRestorePoint, event: _Outcome) -> None:
     match event:
+        case ev.AllTasksNeeded():
+            this.stop(this.state.tasks)
+            this.enter(WaitingForSlots(phase.lacking_since))
         case ev.RestorePointFound():
             if event.warning is not None:
                 this.note(FailureRecord(timestamp_ms=0, error=event.warning))

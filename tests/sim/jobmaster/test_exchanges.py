@@ -12,7 +12,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import job_master
 from minflinkd.runtime.ids import VertexId
-from tests.sim.jobmaster.world import JOB, TM, TM2, graph, running
+from tests.sim.jobmaster.world import BOOM, JOB, TM, TM2, graph, running
 from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
@@ -36,6 +36,30 @@ def two_groups() -> JobGraph:
         ),
     )
     return replace(graph(parallelism=2), vertices=vertices)
+
+
+async def test_a_task_that_has_stopped_with_a_checkpoint_restarts_with_one_that_fails_after_it(tmp_path: Path) -> None:
+    """Example: a stop with a savepoint, and a reader that fails when the checkpoint is complete (C23, R16).
+
+    The task that it reads from could run on. But it processes nothing after that checkpoint, and nothing ends that.
+    """
+    async with running(tmp_path, two_groups(), {TM: 2, TM2: 2}, timeout=7 * 24 * 3600.0) as world:
+        on = {d.task.id: tm for tm in world.task_managers.values() for d in tm.deployed}
+        writer, reader = on["numbers"], on["totals"]
+        writer.progress(m.TaskMetrics(replayable=True))
+        await until(lambda: world.master.details().tasks[0].metrics.replayable)
+        await world.master.coordinator.trigger(stop=True)
+        (attempt,) = reader.tasks
+        await reader.report(attempt, m.TaskState.FAILED, BOOM)
+        await until(lambda: len(writer.deployed) == 2 and world.master.status is JobStatus.RUNNING)
+        assert len(reader.deployed) == 2
+        assert world.master.details().restarts == 1
+        writer.progress(m.TaskMetrics(replayable=True))
+        await until(lambda: world.master.details().tasks[0].metrics.replayable)
+        (attempt,) = [one for one in reader.tasks if one != attempt]
+        await reader.report(attempt, m.TaskState.FAILED, BOOM)
+        await until(lambda: len(reader.deployed) == 3 and world.master.status is JobStatus.RUNNING)
+        assert len(writer.deployed) == 2, "it runs on again: that checkpoint concerned the attempt before"
 
 
 async def test_a_region_on_two_taskmanagers_restarts_from_a_checkpoint_that_both_are_in(tmp_path: Path) -> None:

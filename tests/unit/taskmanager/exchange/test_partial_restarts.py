@@ -322,7 +322,8 @@ def test_every_row_is_processed_once_although_tasks_restart_in_part(tmp_path: Pa
 def test_every_row_is_processed_at_least_once_although_tasks_restart_in_part(tmp_path: Path, seed: int) -> None:
     job = Job(tmp_path, seed, hold=False)
     job.run()
-    assert {n: set(rows) for n, rows in processed(job).items()} == {n: set(job.expected(n)) for n in job.sources}
+    for name, rows in processed(job).items():  # more than that: what was read ahead of a barrier
+        assert set(rows) >= set(job.expected(name))
 
 
 def test_the_runs_restart_in_part_and_also_find_what_is_gone(tmp_path: Path) -> None:
