@@ -9,6 +9,7 @@ from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.config import Config
 from minflinkd.config import directories as where
 from minflinkd.config.job_options import ExternalizedCheckpoints, RestartStrategyType, SchedulerType
+from minflinkd.config.quotas import Quotas
 from minflinkd.config.taskmanager_options import Driver
 from minflinkd.dispatcher.options import DispatcherOptions
 from minflinkd.jobgraph.archives import ArchiveLimits
@@ -61,6 +62,7 @@ def dispatcher_options(config: Config, state: Path, epoch: int) -> DispatcherOpt
             members=config.artifacts.max_members,
             ratio=config.artifacts.max_ratio,
         ),
+        quotas=Quotas.parse(config.security.quotas),
         hot_restart_timeout=config.hot_restart.timeout,
         hot_restart_trial=config.hot_restart.trial,
         job_master=JobMasterOptions(

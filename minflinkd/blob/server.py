@@ -204,6 +204,14 @@ class BlobServer(Component):
         """
         return await self._reader.path(Blob(job_id, key))
 
+    async def size(self, job_id: JobId | None, key: BlobKey) -> int:
+        """Return the size of a blob in bytes. Raises BlobNotFound, StorageError."""
+        file = await self._reader.open(Blob(job_id, key))
+        try:
+            return file.found.size
+        finally:
+            file.close()
+
     async def contains(self, job_id: JobId | None, key: BlobKey) -> bool:
         """Whether the blob can be served, from here or from the HA store. Raises StorageError if this is not known."""
         try:

@@ -89,6 +89,8 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
     click.secho(job.state, bold=True, nl=False)
     ended = f", ended {moment(job.end_time)}" if job.end_time > 0 else ""
     click.echo(f", started {moment(job.start_time)}{ended}, {duration(job.duration)}")
+    if job.minflinkd.owner:
+        click.echo(f"Submitted by: {job.minflinkd.owner}")
     if job.minflinkd.restarting_repeatedly is not None:
         _print_repeated(job.minflinkd.restarting_repeatedly, job.jid)
     if job.minflinkd.next_restart is not None:

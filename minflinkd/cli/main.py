@@ -51,6 +51,7 @@ GROUPS = {
     "The cluster": {
         "taskmanagers": Lazy("taskmanagers:taskmanagers", "List the TaskManagers and who holds their slots."),
         "upgrade": Lazy("upgrade:upgrade", "Replace TaskManagers of another version, one by one."),
+        "quotas": Lazy("quotas:quotas", "Show what users have, beside what they may have."),
         "blobs": Lazy("blobs:blobs", "List, upload and delete blobs."),
         "orphans": Lazy("orphans:orphans", "Delete files of checkpoints to which nothing refers."),
         "tls": Lazy("tls:tls", "Make certificates, so that connections are encrypted."),

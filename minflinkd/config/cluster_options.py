@@ -138,6 +138,15 @@ class Security:
         "File in which each change that is asked for over HTTP is written down: who, from where, what, and with which "
         "result. Empty: audit.log in the state directory. none: nothing is written down.",
     )
+    quotas: dict[str, str] = option(
+        "security.quotas",
+        {},
+        "How much each user may have at a time, written as security.quotas.<user>.<limit>. The user is the name of a "
+        "token, `uid N` over the Unix socket, or * for everybody without a limit of their own. The limit is jobs (that "
+        "have not ended), slots (that these jobs want at their full parallelism) or artifacts (bytes of their "
+        "files); none lifts it. What is there already stays if a limit is lowered.",
+        reload=Reload.LIVE,
+    )
     allowed_hosts: str = option(
         "security.allowed-hosts",
         "",

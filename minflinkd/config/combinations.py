@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from minflinkd.config.ha_options import ANSWERS, LEASE, HaType
 from minflinkd.config.options import Config
+from minflinkd.config.quotas import Quotas
 from minflinkd.config.taskmanager_options import Driver
 from minflinkd.config.values import socket_addresses
 from minflinkd.runtime.spark_master import on_cluster
@@ -17,6 +18,7 @@ def impossible(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from _times(config)
     yield from _counts(config)
     yield from _addresses(config)
+    yield from _quotas(config)
     yield from _tls(config)
     yield from _ports(config)
     yield from _spark_cluster(config)
@@ -55,6 +57,14 @@ def _counts(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
                 (key, "resourcemanager.max-taskmanagers"),
                 f"{key} ({count}) must not be larger than resourcemanager.max-taskmanagers ({rm.max_taskmanagers})",
             )
+
+
+def _quotas(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    for name, text in config.security.quotas.items():
+        try:
+            Quotas.parse({name: text})
+        except ValueError as error:
+            yield (f"security.quotas.{name}",), str(error)
 
 
 def _addresses(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:

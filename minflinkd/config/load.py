@@ -95,7 +95,7 @@ class _Reader:
     def __init__(self, faults: list[Fault]) -> None:
         self.values: dict[Option, object] = {}
         self._faults = faults
-        self._settings: dict[Option, Setting] = {}  # the last setting of each option, for errors about combinations
+        self._settings: dict[str, Setting] = {}  # the last one of each option, and entry of a map, by their keys
 
     def read(self, layer: Iterable[Setting]) -> None:
         seen: dict[tuple[Option, str], Setting] = {}
@@ -118,13 +118,14 @@ class _Reader:
             entries = self.values.setdefault(option, {})
             assert isinstance(entries, dict)
             entries[entry] = text
+            self._settings[f"{option.key}.{entry}"] = setting
         else:
             try:
                 self.values[option] = parse(option, text)
             except NotAllowed as error:
                 self._fault(setting, f"is not allowed: {error}", option)
                 return
-        self._settings[option] = setting
+        self._settings[option.key] = setting
 
     def _fault(self, setting: Setting, problem: str, option: Option | None = None) -> None:
         value = "null" if setting.value is None else repr(setting.value)
@@ -133,7 +134,7 @@ class _Reader:
 
     def combination_fault(self, keys: Iterable[str], problem: str) -> Fault:
         """Return the fault, named after the setting that was read last: the defaults alone are a valid combination."""
-        found = [self._settings[option] for key in keys if (option := option_named(key)) in self._settings]
+        found = [self._settings[key] for key in keys if key in self._settings]
         if not found:
             return Fault("", "", "", problem)
         return Fault(found[-1].origin, found[-1].key, repr(found[-1].value), problem)

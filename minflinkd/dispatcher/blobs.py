@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from minflinkd.blob.keys import BlobKey
 from minflinkd.dispatcher.versions import Versions
 from minflinkd.jobgraph.model import JobGraph
@@ -29,6 +31,10 @@ class Blobs(Protocol):
         """Return the verified file of a blob that is held. Raises BlobNotFound, StorageError."""
         ...
 
+    async def size(self, job_id: JobId, key: BlobKey) -> int:
+        """Return the size of a blob that is held, in bytes. Raises BlobNotFound, StorageError."""
+        ...
+
     def let_go(self, job_id: JobId) -> None:
         """The job was only inspected."""
 
@@ -42,6 +48,16 @@ class Blobs(Protocol):
         """Delete local and HA copies. Idempotent. Raises StorageError."""
 
 
+async def with_sizes(graph: JobGraph, job_id: JobId, blobs: Blobs) -> JobGraph:
+    """Return the graph with the sizes that its artifacts really have. Its blobs must be held.
+
+    Raises BlobNotFound, StorageError.
+    """
+    sizes = {key: await blobs.size(job_id, key) for key in artifact_keys(graph)}
+    artifacts = (a if a.key is None else replace(a, size=sizes[BlobKey.parse(a.key)]) for a in graph.artifacts)
+    return replace(graph, artifacts=tuple(artifacts))
+
+
 def artifact_keys(graph: JobGraph) -> frozenset[BlobKey]:
     """Return the keys of a job's artifacts. Raises InvalidId."""
     return frozenset(BlobKey.parse(artifact.key) for artifact in graph.artifacts if artifact.key is not None)
@@ -49,7 +65,4 @@ def artifact_keys(graph: JobGraph) -> frozenset[BlobKey]:
 
 def keys_of_versions(versions: Versions) -> frozenset[BlobKey]:
     """Return the artifacts of all versions that may be brought up. Raises InvalidId."""
-    graphs = [versions.current.graph]
-    if (restart := versions.restart) is not None:
-        graphs += [restart.target, *([restart.old.graph] if restart.old is not None else [])]
-    return frozenset[BlobKey]().union(*map(artifact_keys, graphs))
+    return frozenset[BlobKey]().union(*map(artifact_keys, versions.graphs))

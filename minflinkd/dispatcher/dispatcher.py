@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import structlog
 
@@ -19,6 +20,7 @@ from minflinkd.dispatcher.job_store import JobStore, StoredJob, Unreadable
 from minflinkd.dispatcher.on_stop import before_stop
 from minflinkd.dispatcher.options import DispatcherOptions
 from minflinkd.dispatcher.orphans import OrphanSweeps
+from minflinkd.dispatcher.quotas import Counted, QuotaBook
 from minflinkd.dispatcher.savepoints import SavepointRequests
 from minflinkd.dispatcher.state_fit import RestoreCheck
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
@@ -67,6 +69,7 @@ class Dispatcher(Component):
         self._runs: dict[JobId, JobRun] = {}
         self._unreadable: dict[JobId, j.JobDetails] = {}
         self._submitting: set[JobId] = set()
+        self._quotas = QuotaBook(quotas=lambda: self.options.quotas, stored=self._counted)
         self._factory = JobMasterFactory(
             network=network,
             storages=storages,
@@ -115,6 +118,7 @@ class Dispatcher(Component):
         )
         self._restarts = RestartPolicy(
             check=VersionCheck(self._analyzer, self._factory.context),
+            quotas=self._quotas,
             timeout=lambda: self.options.hot_restart_timeout,
             trial=lambda: self.options.hot_restart_trial,
         )
@@ -124,6 +128,7 @@ class Dispatcher(Component):
             unreadable=self._unreadable,
             checkpoint_options=self._factory.checkpoint_options,
             checkpoints_of=self._factory.checkpoints_of,
+            quotas=self._quotas,
         )
         self._verifications = Verifications(
             job=self._inspection.details,
@@ -239,9 +244,13 @@ class Dispatcher(Component):
         finally:
             if request.dry_run:
                 self._blobs.let_go(job_id)
-                self._submitting.discard(job_id)
-        self._submitting.discard(job_id)
+                self._submission_over(job_id)
+        self._submission_over(job_id)
         return answer
+
+    def _submission_over(self, job_id: JobId) -> None:
+        self._submitting.discard(job_id)
+        self._quotas.release(job_id)
 
     async def _withdraw(self, job_id: JobId, *, keep_blobs: bool) -> None:
         """Undo a submission that was not accepted, so that the job is not recovered later without its blobs (R25).
@@ -263,14 +272,15 @@ class Dispatcher(Component):
                 self._blobs.let_go(job_id)
             else:
                 await until_done(self._clock, f"blobs of {job_id}", lambda: self._blobs.delete_job(job_id))
-            self._submitting.discard(job_id)
+            self._submission_over(job_id)
 
         await asyncio.wait({self.tasks.job(f"withdrawal of {job_id}", withdraw())}, timeout=WITHDRAWAL_PATIENCE)
 
     async def _accept(self, job_id: JobId, request: j.SubmitJob) -> j.SubmissionAnswer:
         began, submitted_ms = self._clock.monotonic(), self._clock.epoch_ms()
+        claim = partial(self._quotas.claim, job_id, request.owner, keep=not request.dry_run)
         try:
-            graph = await self._analyzer.check(job_id, request.document, self._factory.context)
+            graph = await self._analyzer.check(job_id, request.document, self._factory.context, admit=claim)
             warnings = await self._analyzer.restoring.warnings(graph)
         except InvalidJobGraph as error:
             if not request.dry_run:
@@ -281,7 +291,9 @@ class Dispatcher(Component):
         for text in warnings:
             log.warning("a job starts from less than it may seem", job=job_id, name=graph.name, why=text)
         phases = {"analyzed": round(self._clock.monotonic() - began, 4)}
-        stored = StoredJob(job_id=job_id, submitted_ms=submitted_ms, graph=graph, submission=phases)
+        stored = StoredJob(
+            job_id=job_id, submitted_ms=submitted_ms, graph=graph, owner=request.owner, submission=phases
+        )
         reach(CrashPoint.SUBMISSION_CHECKED)
         await self._store.put_job(stored)
         reach(CrashPoint.SUBMISSION_STORED)
@@ -289,8 +301,12 @@ class Dispatcher(Component):
         run = self._runs[job_id] = self._run_of(stored, recovered=False)
         await run.start()
         reach(CrashPoint.SUBMISSION_STARTED)
-        log.info("job accepted", job=job_id, name=graph.name, tasks=len(graph.vertices))
+        log.info("job accepted", job=job_id, name=graph.name, tasks=len(graph.vertices), owner=request.owner)
         return j.SubmissionAnswer(job_id=job_id, warnings=warnings)
+
+    def _counted(self) -> Iterator[Counted]:
+        """Yield what counts towards quotas. Nobody knows whose a job is that cannot be read."""
+        return (counted for run in self._runs.values() if (counted := run.counted) is not None)
 
     # --- the end of a job ----------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
     step                        refused, or ended, because
     1 the request  `restart`    conflict: another version is being checked; the job is being cancelled or has ended;
                                 another restart is under way, other than a move
-    2 the check    VersionCheck faults of the version itself; state that does not fit; no-session
+    2 the check    VersionCheck faults of the version itself; state that does not fit; no-session; quota-exceeded
     3 acceptance   `_accept`    conflict: as in 1, meanwhile; the storage does not take it
     --- HANDING_OVER is stored. The request is answered; the job shows the rest ---
     4 making way   `_make_way`  failed: no JobMaster, no slots, no checkpoint, or sinks that have not committed
@@ -33,11 +33,12 @@ from msgspec.structs import replace
 from minflinkd.dispatcher import versions as v
 from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.dispatcher.libraries import libraries
+from minflinkd.dispatcher.quotas import QuotaBook
 from minflinkd.dispatcher.rescaling import rescaled
 from minflinkd.dispatcher.version_check import VersionCheck
 from minflinkd.dispatcher.version_record import Decision, VersionRecord
 from minflinkd.jobgraph.faults import InvalidJobGraph
-from minflinkd.jobgraph.model import encode
+from minflinkd.jobgraph.model import JobGraph, encode
 from minflinkd.jobmaster.job import Succession
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.making_way import MakingWay
@@ -66,6 +67,7 @@ class RestartPolicy:
     """What a new version of any job has to pass. Times in seconds, as they are configured now."""
 
     check: VersionCheck  # before it is accepted
+    quotas: QuotaBook  # in which the job's owner must have room for it
     timeout: Callable[[], float]  # in which it must become RUNNING
     trial: Callable[[], float]  # after which it is accepted even if it has found no input; 0: never
 
@@ -75,6 +77,9 @@ class RestartedJob(Protocol):
 
     @property
     def job_id(self) -> JobId: ...
+
+    @property
+    def owner(self) -> str: ...
 
     def refuses_versions(self) -> str:
         """Return why the job takes no new version any more; empty if it does."""
@@ -140,7 +145,7 @@ class HotRestarts(Component):
     async def restart(self, request: HotRestartJob) -> RestartAnswer:
         """Check a new version, store it and begin its restart. A refused request has not touched anything.
 
-        Raises Conflict, NoSession, StorageError, Crashed.
+        Raises Conflict, QuotaExceeded, NoSession, StorageError, Crashed.
         """
         self._refuse_before_the_check(request)
         self._checking, accepted = True, False
@@ -148,7 +153,9 @@ class HotRestarts(Component):
             master = self._masters.current
             latest = None if master is None else master.coordinator.latest()
             snapshots = () if latest is None else latest.tasks
-            graph, answer = await self._policy.check.check(self._job_id, self.versions, snapshots, request)
+            graph, answer = await self._policy.check.check(
+                self._job_id, self.versions, snapshots, request, admit=partial(self._claim, keep=not request.dry_run)
+            )
             if answer.faults or request.dry_run:
                 return answer
             number = await self._accept(
@@ -166,8 +173,13 @@ class HotRestarts(Component):
             return RestartAnswer(job_id=self._job_id, faults=error.faults)
         finally:
             self._checking = False
+            self._policy.quotas.release(self._job_id)
             if not accepted:
                 await self._publish(self.versions)  # the artifacts of the refused version are not needed
+
+    def _claim(self, graph: JobGraph, *, keep: bool) -> None:
+        """Raises QuotaExceeded if the job's owner, whoever asks, may not have this version beside the present one."""
+        self._policy.quotas.claim(self._job_id, self._job.owner, graph, keep=keep)
 
     async def move(self) -> int:
         """Restart the running version on other TaskManagers than the draining ones (A15b). Return the restart's number.

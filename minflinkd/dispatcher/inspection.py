@@ -13,6 +13,7 @@ from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.dispatcher.job_results import JobResults
 from minflinkd.dispatcher.job_run import JobRun, waiting
 from minflinkd.dispatcher.job_store import StoredJob, Unreadable
+from minflinkd.dispatcher.quotas import Balance, QuotaBook
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.network import Mailbox
@@ -33,7 +34,9 @@ class Inspection:
         unreadable: Mapping[JobId, j.JobDetails],
         checkpoint_options: Callable[[JobGraph], CheckpointOptions],
         checkpoints_of: Callable[[JobId], Location],
+        quotas: QuotaBook,
     ) -> None:
+        self._quotas = quotas
         self._runs = runs
         self._results = results
         self._unreadable = unreadable
@@ -46,6 +49,7 @@ class Inspection:
         mailbox.on(c.GetCheckpoints, self._checkpoints)
         mailbox.on(c.GetCheckpointOptions, self._options)
         mailbox.on(c.GetOffsets, self._offsets)
+        mailbox.on(j.GetQuotas, self._get_quotas)
 
     def all(self) -> tuple[j.JobDetails, ...]:
         running = [run.details() for run in self._runs.values()]
@@ -79,6 +83,10 @@ class Inspection:
     async def _options(self, request: c.GetCheckpointOptions) -> CheckpointOptions:
         return self._checkpoint_options(self.details(request.job_id).graph)
 
+    async def _get_quotas(self, request: j.GetQuotas) -> tuple[j.UserQuota, ...]:
+        users = {request.user} | (self._quotas.users() if request.everybody else frozenset())
+        return tuple(_quota(user, self._quotas.balances(user)) for user in sorted(users))
+
     async def _offsets(self, request: c.GetOffsets) -> Offsets:
         """Return the job's offsets. For a job without a JobMaster, they are the last recorded ones."""
         self.details(request.job_id)
@@ -103,10 +111,16 @@ def _overview(details: j.JobDetails) -> j.JobOverview:
         end_ms=details.end_ms,
         last_modification_ms=max(details.timestamps.values(), default=details.start_ms),
         tasks=counts,
+        owner=details.owner,
         on_trial=details.on_trial,
         restarts=details.restarts,
         repeated=None if details.repeated is None else _briefly(details.repeated),
     )
+
+
+def _quota(user: str, balances: Mapping[str, Balance]) -> j.UserQuota:
+    shown = {kind: j.QuotaBalance(used=each.used, limit=each.limit.most) for kind, each in balances.items()}
+    return j.UserQuota(user=user, **shown)
 
 
 def _briefly(found: j.RepeatedFailures) -> j.RepeatedFailures:

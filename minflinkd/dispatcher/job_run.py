@@ -20,6 +20,7 @@ from minflinkd.dispatcher.blobs import Blobs, keys_of_versions
 from minflinkd.dispatcher.hot_restart import HotRestarts, RestartPolicy
 from minflinkd.dispatcher.job_master_factory import JobMasterFactory
 from minflinkd.dispatcher.job_store import JobStore, StoredJob, StoredResult
+from minflinkd.dispatcher.quotas import Counted, share_of_versions
 from minflinkd.dispatcher.versions import Versions
 from minflinkd.dispatcher.versions import shown as restarts_of
 from minflinkd.jobmaster.job import Succession
@@ -66,6 +67,7 @@ class JobRun(Component):
         self.stored = stored
         self.result: StoredResult | None = None  # set when the job has ended
         self._result_stored = False
+        self._counted: tuple[StoredJob, Counted] | None = None  # and the record from which it was computed
         self._store = store
         self._clock = clock
         self._factory = factory
@@ -96,6 +98,20 @@ class JobRun(Component):
     @property
     def job_id(self) -> JobId:
         return self.stored.job_id
+
+    @property
+    def owner(self) -> str:
+        return self.stored.owner
+
+    @property
+    def counted(self) -> Counted | None:
+        """What the job takes of its owner's quota. None: its end is stored, so it never runs again."""
+        if self._result_stored:
+            return None
+        if self._counted is None or self._counted[0] is not self.stored:
+            share = share_of_versions(self.stored.history())
+            self._counted = self.stored, Counted(self.job_id, self.owner, share)
+        return self._counted[1]
 
     @property
     def master(self) -> JobMaster | None:
@@ -144,7 +160,9 @@ class JobRun(Component):
 
     def _with_restarts(self, shown: JobDetails) -> JobDetails:
         versions = self.hot_restarts.versions
-        return replace(shown, hot_restarts=restarts_of(versions), hot_restart_outcomes=versions.outcomes)
+        return replace(
+            shown, owner=self.owner, hot_restarts=restarts_of(versions), hot_restart_outcomes=versions.outcomes
+        )
 
     def _shown(self) -> JobDetails:
         """Return the details with the recoveries of earlier versions.

@@ -51,6 +51,7 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
     job_id: JobId
     submitted_ms: int
     graph: JobGraph  # as submitted; after reading, that of the current version
+    owner: str = ""  # who has submitted it; empty in records from before this was recorded
     submission: dict[str, float] = {}  # seconds since the submission, by phase
     cancelled: bool = False  # set by its mark
     versions: Versions | None = None  # from their own record

@@ -8,6 +8,7 @@ import msgspec
 
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.config.cluster_options import OnStop
+from minflinkd.config.quotas import Quotas
 from minflinkd.jobgraph.archives import ArchiveLimits
 from minflinkd.jobgraph.model import Checkpointing, Externalized, JobGraph
 from minflinkd.jobmaster.options import JobMasterOptions
@@ -26,6 +27,7 @@ class DispatcherOptions:
     on_stop: OnStop = OnStop.SUSPEND
     on_stop_timeout: float = 30.0
     archives: ArchiveLimits = field(default_factory=ArchiveLimits)
+    quotas: Quotas = field(default_factory=Quotas)
     hot_restart_timeout: float = 60.0  # for a new version to become RUNNING (H7)
     hot_restart_trial: float = 0.0  # after which a version that has found no input is accepted; 0: never
     job_master: JobMasterOptions

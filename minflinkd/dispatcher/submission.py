@@ -12,7 +12,7 @@ from msgspec.structs import replace as copy
 
 from minflinkd.blob.keys import BlobKey
 from minflinkd.checkpoint import hooks
-from minflinkd.dispatcher.blobs import Blobs
+from minflinkd.dispatcher.blobs import Blobs, with_sizes
 from minflinkd.dispatcher.libraries import with_units
 from minflinkd.dispatcher.state_fit import RestoreCheck
 from minflinkd.jobgraph.archives import ArchiveLimits
@@ -52,9 +52,12 @@ class Analyzer:
     session_timeout: Callable[[], float]  # seconds to wait for a TaskManager with a session
     archive_limits: Callable[[], ArchiveLimits]
 
-    async def check(self, job_id: JobId, document: bytes, context: ContextOf) -> JobGraph:
-        """Check a document and return its graph. Raises InvalidJobGraph with all faults, NoSession, StorageError."""
-        graph, analysis = await self.analyze(job_id, document, context, held=self.restoring.held)
+    async def check(self, job_id: JobId, document: bytes, context: ContextOf, *, admit: Admit) -> JobGraph:
+        """Check a document and return its graph.
+
+        Raises InvalidJobGraph with all faults, NoSession, StorageError, and what `admit` raises.
+        """
+        graph, analysis = await self.analyze(job_id, document, context, held=self.restoring.held, admit=admit)
         if faults := await self.restoring.faults(graph, analysis.operators, analysis.verdicts):
             raise InvalidJobGraph(faults)
         return graph
@@ -66,12 +69,14 @@ class Analyzer:
         context: ContextOf,
         *,
         held: HeldOf,
+        admit: Admit,
         beside: frozenset[BlobKey] = frozenset(),
     ) -> tuple[JobGraph, m.Analysis]:
         """Analyse a document. `held`: returns the state that the graph's tasks continue with.
 
-        `beside`: artifacts that the job holds already. Raises InvalidJobGraph with all faults, NoSession, and what
-        `held` raises.
+        `admit` is called before Spark is asked, which is slow, and may need another TaskManager. `beside`: artifacts
+        that the job holds already. Raises InvalidJobGraph with all faults, NoSession, and what `held` and `admit`
+        raise.
         """
         try:
             graph = await asyncio.to_thread(lambda: parse_json(document).job())
@@ -80,6 +85,8 @@ class Analyzer:
             raise InvalidJobGraph((*error.faults, *more)) from None
         faults = (*_unknown_hooks(graph), *await self._missing_artifacts(job_id, graph, beside))
         if not faults:
+            graph = await with_sizes(graph, job_id, self.blobs)
+            admit(graph)
             graph = await with_units(graph, job_id, self.blobs, self.archive_limits())
             tasks = await asyncio.to_thread(chain, graph)
             request = _question(context(job_id, graph), graph, tasks, held=dict(await held(graph)))
@@ -208,6 +215,7 @@ def without_python(graph: JobGraph) -> JobGraph:
     return copy(graph, vertices=tuple(kept.values()), artifacts=())
 
 
+Admit = Callable[[JobGraph], None]  # raises QuotaExceeded
 HeldOf = Callable[[JobGraph], Awaitable[Mapping[TaskId, m.HeldState]]]
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from minflinkd.dispatcher.blobs import keys_of_versions
 from minflinkd.dispatcher.state_fit import compare, held_state
-from minflinkd.dispatcher.submission import Analyzer, ContextOf
+from minflinkd.dispatcher.submission import Admit, Analyzer, ContextOf
 from minflinkd.dispatcher.versions import Versions
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc.jobs import HotRestartJob, RestartAnswer
@@ -26,12 +26,18 @@ class VersionCheck:
     context: ContextOf
 
     async def check(
-        self, job_id: JobId, versions: Versions, snapshots: Sequence[TaskSnapshot], request: HotRestartJob
+        self,
+        job_id: JobId,
+        versions: Versions,
+        snapshots: Sequence[TaskSnapshot],
+        request: HotRestartJob,
+        *,
+        admit: Admit,
     ) -> tuple[JobGraph, RestartAnswer]:
         """Return the new version, what it changes, and why the state does not fit if it does not.
 
         `snapshots`: of the running version's last checkpoint. Raises InvalidJobGraph if the version is wrong in itself,
-        NoSession, StorageError.
+        NoSession, StorageError, and what `admit` raises.
         """
         running = versions.current.graph
 
@@ -39,7 +45,7 @@ class VersionCheck:
             return held_state(graph, snapshots, self.context(job_id, graph).checkpoint_root)
 
         graph, analysis = await self.analyzer.analyze(
-            job_id, request.document, self.context, held=held, beside=keys_of_versions(versions)
+            job_id, request.document, self.context, held=held, admit=admit, beside=keys_of_versions(versions)
         )
         # If the job has a checkpoint of its own, that counts. If not, the new version starts as the old one was
         # started.

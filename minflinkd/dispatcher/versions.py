@@ -120,6 +120,13 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
     sinks: tuple[tuple[VertexId, str], ...] = ()  # of all versions so far: where they write files
     outcomes: dict[str, int] = {}  # number of ended restarts, by outcome
 
+    @property
+    def graphs(self) -> tuple[JobGraph, ...]:
+        """The versions that may be brought up."""
+        if (restart := self.restart) is None:
+            return (self.current.graph,)
+        return (self.current.graph, restart.target, *([restart.old.graph] if restart.old is not None else []))
+
 
 # --- events ----------------------------------------------------------------------------------------------------------
 

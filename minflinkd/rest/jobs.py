@@ -160,6 +160,7 @@ def _summary(job: JobOverview, now: int) -> JobSummary:
             on_trial=job.on_trial,
             restarts=job.restarts,
             restarting_repeatedly=None if job.repeated is None else _repeated(job.repeated),
+            owner=job.owner,
         ),
     )
 
@@ -199,6 +200,7 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
             hot_restarts=tuple(map(restart_info, details.hot_restarts)),
             waiting=details.waiting,
             sinks=tuple(_sink_info(graph, vertex) for vertex in graph.vertices if vertex.sink is not None),
+            owner=details.owner,
         ),
     )
 

@@ -47,6 +47,7 @@ from minflinkd.rest.log_copies import LogBlobs, LogCopies
 from minflinkd.rest.logs import LogRoutes
 from minflinkd.rest.orphans import OrphanRoutes
 from minflinkd.rest.protocol import protocols
+from minflinkd.rest.quotas import QuotaRoutes
 from minflinkd.rest.restarts import RestartRoutes
 from minflinkd.rest.route import QUESTIONS, Route
 from minflinkd.rest.savepoints import SavepointRoutes
@@ -137,6 +138,7 @@ class RestServer(Component):
         subjects = (
             ClusterRoutes(backend, about),
             SubmissionRoutes(backend, limits=limits, ids=ids),
+            QuotaRoutes(backend),
             JobRoutes(backend),
             RestartRoutes(backend, limits=limits),
             CheckpointRoutes(backend),

@@ -34,8 +34,9 @@ class SubmissionRoutes:
         job_id = self._ids.job() if given is None else parse_job_id(given)
         request[JOB] = job_id
         document = await read_json_body(request, self._limits)
-        require_job(identity_of(request), job_name(document))
-        question = SubmitJob(job_id=job_id, document=document, dry_run=dry_run)
+        identity = identity_of(request)
+        require_job(identity, job_name(document))
+        question = SubmitJob(job_id=job_id, document=document, dry_run=dry_run, owner=identity.name)
         answer = await self._backend.dispatcher(question, self._backend.submit_timeout())
         if answer.faults:
             raise InvalidJob(answer.faults)

@@ -138,6 +138,7 @@ class JobOverview(Message, frozen=True):
     on_trial: bool = False  # the running version has found no input yet (H7)
     restarts: int = 0
     repeated: RepeatedFailures | None = None  # as in its details, with the start of the last message
+    owner: str = ""  # who has submitted it; empty: not known
 
 
 class JobDetails(Message, frozen=True):
@@ -157,6 +158,7 @@ class JobDetails(Message, frozen=True):
     waiting: tuple[str, ...] = ()  # why the job does not have all its slots yet (R5)
     hot_restarts: tuple[HotRestart, ...] = ()  # the most recent ones, newest first
     hot_restart_outcomes: dict[str, int] = {}  # RestartState -> how many hot restarts ended in it
+    owner: str = ""  # who has submitted it; empty: not known
     sinks_settled: bool = True  # False: output of a checkpoint is not published yet, so the job's checkpoints are kept
 
     @property
@@ -179,6 +181,7 @@ class SubmitJob(Request[SubmissionAnswer], frozen=True):
     job_id: JobId
     document: bytes
     dry_run: bool = False
+    owner: str = ""  # who asks
 
 
 class StateFate(StrEnum):
@@ -242,6 +245,29 @@ class RescaleJob(Request[RestartAnswer], frozen=True):
 
 class ListJobs(Request[tuple[JobOverview, ...]], frozen=True):
     pass
+
+
+class QuotaBalance(Message, frozen=True):
+    """One kind of a user's quota. `limit`: None is no limit. Artifacts are in bytes."""
+
+    used: int
+    limit: int | None = None
+
+
+class UserQuota(Message, frozen=True):
+    """What a user has, beside what they may have."""
+
+    user: str
+    jobs: QuotaBalance  # that have not ended
+    slots: QuotaBalance  # that these want at their full parallelism
+    artifacts: QuotaBalance
+
+
+class GetQuotas(Request[tuple[UserQuota, ...]], frozen=True):
+    """The quota of `user`. With `everybody`, also of all who have something, or a limit of their own."""
+
+    user: str
+    everybody: bool = False
 
 
 class GetJob(Request[JobDetails], frozen=True):

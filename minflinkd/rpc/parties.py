@@ -68,6 +68,7 @@ MAY_SEND: Mapping[Party, Mapping[Party, frozenset[str]]] = {
         Party.DISPATCHER: frozenset(
             {
                 *("SubmitJob", "HotRestartJob", "RescaleJob", "CancelJob", "ListJobs", "GetJob"),
+                *("GetQuotas",),
                 *("TriggerSavepoint", "CheckpointJob", "GetSavepoint", "DisposeSavepoint", "GetDisposal"),
                 *("GetCheckpoints", "GetCheckpointOptions", "GetOffsets", "SweepOrphans"),
                 *("VerifyCheckpoints", "GetVerification"),

@@ -56,6 +56,7 @@ class SummaryExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     on_trial: bool  # the running version has found no input yet
     restarts: int  # since the submission
     restarting_repeatedly: RepeatedRestarts | None = None  # with the start of the message
+    owner: str = ""  # who has submitted it; empty: not known
 
 
 class JobSummary(Answer, frozen=True, kw_only=True, rename="kebab"):
@@ -209,6 +210,7 @@ class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     hot_restarts: tuple[HotRestartInfo, ...] = ()  # newest first
     waiting: tuple[str, ...] = ()  # why the job does not have all its slots yet
     sinks: tuple[SinkInfo, ...] = ()
+    owner: str = ""  # who has submitted it; empty: not known
 
 
 class JobInfo(Answer, frozen=True, kw_only=True):

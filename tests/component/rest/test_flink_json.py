@@ -85,7 +85,7 @@ async def test_jobs_overview_has_every_task_state(http: Http) -> None:
     assert first.keys() == {
         "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks", "minflinkd",
     }  # fmt: skip
-    assert first["minflinkd"] == {"on-trial": False, "restarts": 1, "restarting-repeatedly": None}
+    assert first["minflinkd"] == {"on-trial": False, "restarts": 1, "restarting-repeatedly": None, "owner": ""}
     assert first["tasks"] == {"total": 2, **dict.fromkeys(TASK_STATES, 0), "running": 2}
     assert (first["end-time"], first["state"]) == (-1, "RUNNING")
     assert first["duration"] > 0

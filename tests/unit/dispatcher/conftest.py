@@ -16,6 +16,7 @@ import pytest
 from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.keys import BlobKey
 from minflinkd.checkpoint.options import CheckpointOptions
+from minflinkd.config.quotas import Quotas
 from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.dispatcher.options import DispatcherOptions
@@ -50,6 +51,7 @@ class FakeBlobs:
     stock: list[Mapping[JobId, Collection[BlobKey] | None]] = field(default_factory=list)
     events: list[tuple[str, JobId]] = field(default_factory=list)  # what happened to holds
     files: dict[BlobKey, Path] = field(default_factory=dict)
+    sizes: dict[BlobKey, int] = field(default_factory=dict)  # others have 9 bytes
 
     async def take_stock(self, jobs: Mapping[JobId, Collection[BlobKey] | None]) -> None:
         self.stock.append(dict(jobs))
@@ -60,6 +62,9 @@ class FakeBlobs:
 
     async def path(self, job_id: JobId, key: BlobKey) -> Path:
         return self.files[key]
+
+    async def size(self, job_id: JobId, key: BlobKey) -> int:
+        return self.sizes.get(key, 9)
 
     def let_go(self, job_id: JobId) -> None:
         self.events.append(("let go", job_id))
@@ -98,6 +103,7 @@ class Cluster:
     heartbeat_timeout: float = 0.5  # with the next one: how long the end of a job waits for earlier attempts
     cancellation_timeout: float = 30.0
     result_capacity: int = 1000
+    quotas: dict[str, str] = field(default_factory=dict)  # of the next dispatcher
     before_analysis: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
@@ -146,6 +152,7 @@ class Cluster:
                 savepoint_dir=f"file://{self.directory}/savepoints",
                 session_timeout=1.0,
                 result_capacity=self.result_capacity,
+                quotas=Quotas.parse(self.quotas),
                 job_master=JobMasterOptions(
                     restart_strategy=RestartStrategy(),
                     checkpoints=CheckpointOptions(),
@@ -161,8 +168,10 @@ class Cluster:
         async with self.dispatcher() as dispatcher:
             yield dispatcher
 
-    async def submit(self, job_id: JobId, document: Any = DOCUMENT, *, dry_run: bool = False) -> j.SubmissionAnswer:
-        request = j.SubmitJob(job_id=job_id, document=msgspec.json.encode(document), dry_run=dry_run)
+    async def submit(
+        self, job_id: JobId, document: Any = DOCUMENT, *, dry_run: bool = False, owner: str = ""
+    ) -> j.SubmissionAnswer:
+        request = j.SubmitJob(job_id=job_id, document=msgspec.json.encode(document), dry_run=dry_run, owner=owner)
         return await self.network.ask(DISPATCHER, request, timeout=10)
 
     async def cancel(self, job_id: JobId) -> None:

@@ -21,12 +21,14 @@ from minflinkd.rpc.jobs import (
     ExecutionState,
     FailureRecord,
     GetJob,
+    GetQuotas,
     HotRestart,
     HotRestartJob,
     JobDetails,
     JobOverview,
     JobStatus,
     ListJobs,
+    QuotaBalance,
     RecoveryRecord,
     RepeatedFailures,
     RescaleJob,
@@ -37,6 +39,7 @@ from minflinkd.rpc.jobs import (
     SubmissionAnswer,
     SubmitJob,
     TaskDetails,
+    UserQuota,
     VersionChanges,
 )
 from minflinkd.rpc.local import LocalNetwork
@@ -206,6 +209,7 @@ class Dispatcher:
         self.mailbox.on(SubmitJob, self.submit_job)
         self.mailbox.on(HotRestartJob, self.restart_job)
         self.mailbox.on(RescaleJob, self.restart_job)
+        self.mailbox.on(GetQuotas, self.get_quotas)
         network.attach(self.mailbox)
 
     async def list_jobs(self, _: ListJobs) -> tuple[JobOverview, ...]:
@@ -228,6 +232,19 @@ class Dispatcher:
                 repeated=job.repeated,
             )
             for job in self.jobs.values()
+        )
+
+    async def get_quotas(self, question: GetQuotas) -> tuple[UserQuota, ...]:
+        """Every user has one job; alice is at her limit of jobs."""
+        users = {question.user} | ({"alice", "bob"} if question.everybody else set())
+        return tuple(
+            UserQuota(
+                user=user,
+                jobs=QuotaBalance(used=1, limit=1 if user == "alice" else None),
+                slots=QuotaBalance(used=2, limit=8),
+                artifacts=QuotaBalance(used=1536, limit=2 << 30),
+            )
+            for user in sorted(users)
         )
 
     async def get_job(self, question: GetJob) -> JobDetails:
