@@ -168,6 +168,7 @@ class Daemon(Component):
             ha_store=ha_store,
             # Clients of the HTTP endpoint have no certificate, but its token. One that is shown must be good.
             tls=tls.server(Clients.MAY_HAVE_ONE) if tls else None,
+            admit=lambda user, size: self.dispatcher.admit_upload(user, size),
         )
         self.offloading = OffloadingNetwork(
             self._network, DaemonExchange(self.blobs), minsize=config.blob.offload_minsize

@@ -102,7 +102,7 @@ class BlobCleaner:
 
     async def _look_around(self) -> None:
         """Stage what lies in the stores and nobody needs. Delete the remains of broken uploads and deletions."""
-        store = self._depot.store
+        store, counted = self._depot.store, set(self._depot.uploads.kept())
         await self._finish_deletions()
         await self._depot.in_thread(store.delete_temporaries, self._retention)
         await self._depot.in_thread(store.delete_empty)
@@ -111,6 +111,7 @@ class BlobCleaner:
             files = await self._depot.in_thread(store.files, owner)
             sizes |= {file.blob: file.size for file in files}
             self._lifecycle.found([file.blob for file in files], self._depot.now())
+        self._depot.uploads.gone(counted - sizes.keys())  # a corrupt file was moved aside
         await self._mender.mend_held(sizes)
 
     async def _finish_deletions(self) -> None:
@@ -131,6 +132,7 @@ class BlobCleaner:
                 await copies.delete(*blob)
             await self._depot.in_thread(self._depot.store.delete, *blob)
             self._depot.copied.discard(blob)
+            self._depot.uploads.gone([blob])
 
     async def _delete_directory(self, job_id: JobId) -> None:
         await self._depot.in_thread(self._depot.store.delete_job, job_id)
@@ -138,6 +140,7 @@ class BlobCleaner:
             self._depot.check_leads()
             await self._depot.ha_store.delete_job(job_id)
         self._depot.copied = {blob for blob in self._depot.copied if blob.job_id != job_id}
+        self._depot.uploads.gone_with(job_id)
         self._lifecycle.ended(job_id)
 
     def _clear(self, owner: JobId | None, needed: Collection[BlobKey]) -> None:

@@ -21,6 +21,7 @@ from minflinkd.blob.incoming import Incoming
 from minflinkd.blob.keys import Blob
 from minflinkd.blob.lifecycle import BlobLifecycle
 from minflinkd.blob.store import BlobStore
+from minflinkd.blob.uploads import Uploads
 from minflinkd.runtime.clock import Clock
 from minflinkd.storage.interface import StorageUnavailable
 
@@ -42,12 +43,14 @@ class BlobDepot:
         clock: Clock,
         max_size: int | None,
         leads: Callable[[], bool],
+        uploads: Uploads,
     ) -> None:
         self.store = store
         self.ha_store = ha_store
         self.lifecycle = lifecycle
         self.max_size = max_size
         self.leads = leads
+        self.uploads = uploads
         self.threads = _Threads(THREADS, "blob")
         self.copied: set[Blob] = set()  # blobs with a copy in the HA store that was written or seen
         self._clock = clock

@@ -92,6 +92,7 @@ class BlobReceiver:
             if copy is not None:
                 self._depot.copied.add(blob)
             self._lifecycle.received(blob, upload_set, self._depot.now())
+            self._depot.uploads.stored(blob)
             return key
 
     def _place_if_new(self, blob: Blob, incoming: Incoming) -> bool:

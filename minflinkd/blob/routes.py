@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 
@@ -12,6 +11,7 @@ import structlog
 from aiohttp import ClientError, hdrs, web
 from aiohttp.typedefs import Handler
 
+from minflinkd.blob.access import user_of
 from minflinkd.blob.cleaning import BlobCleaner
 from minflinkd.blob.delivery import Delivery, hang_up
 from minflinkd.blob.depot import BlobDepot
@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CONTINUED = web.RequestKey("continued", bool)
+_USER = web.RequestKey("user", str)
+_BEARER = "Bearer "
 
 
 class BlobRoutes:
@@ -82,18 +84,26 @@ class BlobRoutes:
             if known is not None:
                 key, size = known
                 return _json(StoredBlob(str(key), size), 200)
+        blob, user = Blob(job_id, BlobKey.new(kind, sha256)), request.get(_USER, "")
         async with self._turn_of_upload(request):
-            if asks_first(request) and request.transport is not None:
-                request[_CONTINUED] = True
-                request.transport.write(_CONTINUE)
-            body = _Counted(pieces(request.content, idle_timeout=self._idle_timeout))
-            try:
-                blob = Blob(job_id, BlobKey.new(kind, sha256))
-                key = await self._receiver.receive(blob, body.pieces(), upload_set)
-            finally:
-                self.received += body.size
+            counting = self._depot.uploads.receiving(blob, user, request.content_length)
+            with counting as arrived:
+                key, size = await self._received(request, blob, upload_set, arrived)
         # Not read again: a file written just now would be hashed once more.
-        return _json(StoredBlob(str(key), body.size), 201)
+        return _json(StoredBlob(str(key), size), 201)
+
+    async def _received(
+        self, request: web.Request, blob: Blob, upload_set: str | None, arrived: Callable[[int], None]
+    ) -> tuple[BlobKey, int]:
+        """Receive the body. Return the key under which the content is known, and its size."""
+        if asks_first(request) and request.transport is not None:
+            request[_CONTINUED] = True
+            request.transport.write(_CONTINUE)
+        body = _Counted(pieces(request.content, idle_timeout=self._idle_timeout), arrived)
+        try:
+            return await self._receiver.receive(blob, body.pieces(), upload_set), body.size
+        finally:
+            self.received += body.size
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         self._receiver.complete(parse_owner(request.match_info["job"]), parse_set(request.match_info["set"]))
@@ -210,12 +220,14 @@ class BlobRoutes:
     async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self._token is not None:
             given = request.headers.get(hdrs.AUTHORIZATION, "")
-            if not hmac.compare_digest(given.encode(errors="surrogateescape"), f"Bearer {self._token}".encode()):
+            user = user_of(given.removeprefix(_BEARER), self._token) if given.startswith(_BEARER) else None
+            if user is None:
                 raise BlobUnauthorized(
                     "the request does not carry the BlobServer's token",
                     hint="a TaskManager's security.secret-file is a copy of the daemon's; others ask the HTTP "
                     "endpoint for the token: GET /blobs/access",
                 )
+            request[_USER] = user
         return await handler(request)
 
     @web.middleware
@@ -245,13 +257,17 @@ class BlobRoutes:
 
 
 class _Counted:
-    def __init__(self, source: AsyncIterator[bytes]) -> None:
+    """`arrived` is told of the size so far."""
+
+    def __init__(self, source: AsyncIterator[bytes], arrived: Callable[[int], None]) -> None:
         self.size = 0  # bytes so far
         self._source = source
+        self._arrived = arrived
 
     async def pieces(self) -> AsyncIterator[bytes]:
         async for piece in self._source:
             self.size += len(piece)
+            self._arrived(self.size)
             yield piece
 
 

@@ -36,6 +36,7 @@ from minflinkd.blob.receiving import BlobReceiver
 from minflinkd.blob.routes import BlobRoutes
 from minflinkd.blob.store import BlobStore
 from minflinkd.blob.transfer import CHUNK, BlobInfo, TransferGate
+from minflinkd.blob.uploads import Upload, Uploads
 from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.doorkeeper import MOST, Doorkeeper, most_connections
@@ -97,7 +98,8 @@ class BlobServer(Component):
     """The daemon's blob server. `start` returns when it listens at `url`.
 
     Requests must carry `token` if there is one. `ha_store` holds the copies. `leads` says whether this process may
-    delete there. Nothing is cleaned up before `take_stock`.
+    delete there. Nothing is cleaned up before `take_stock`. `admit` is asked before a user has so many more bytes of
+    uploads, and raises if they may not.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class BlobServer(Component):
         clock: Clock | None = None,
         leads: Callable[[], bool] = lambda: True,
         tls: ssl.SSLContext | None = None,
+        admit: Callable[[str, int], None] = lambda user, size: None,
     ) -> None:
         super().__init__("blob server")
         self._options = options
@@ -132,6 +135,7 @@ class BlobServer(Component):
             clock=self._clock,
             max_size=options.max_size,
             leads=leads,
+            uploads=Uploads(admit),
         )
         self._reader = BlobReader(self._depot)
         self._receiver = BlobReceiver(self._depot, self._reader)
@@ -258,6 +262,14 @@ class BlobServer(Component):
         gone = self._lifecycle.hold(job_id, keys)
         missing = [key for key in keys if key not in gone and not await self.contains(job_id, key)]
         return gone.union(missing)
+
+    def uploads(self) -> Collection[Upload]:
+        """Return what users have uploaded, or are uploading, and no job has taken over."""
+        return self._depot.uploads.all()
+
+    def taken_over(self, job_id: JobId, keys: Collection[BlobKey]) -> None:
+        """The record of the job names these blobs, so they count as the job's."""
+        self._depot.uploads.taken_over(job_id, keys)
 
     def let_go(self, job_id: JobId) -> None:
         """The job was only inspected, not submitted: stage its artifacts."""

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 import click
 
-from minflinkd.runtime.errors import Conflict, Consequence, MinflinkError, NotFound
+from minflinkd.runtime.errors import Consequence, Kind, MinflinkError
 
 
 class ExitCode(IntEnum):
@@ -22,6 +22,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+_BY_KIND = {Kind.NOT_FOUND: ExitCode.NOT_FOUND, Kind.CONFLICT: ExitCode.CONFLICT}
 _BY_STATUS = {404: ExitCode.NOT_FOUND, 409: ExitCode.CONFLICT, 503: ExitCode.UNREACHABLE}
 
 
@@ -34,11 +35,10 @@ def of_status(status: int) -> ExitCode:
 
 def of_error(error: MinflinkError) -> ExitCode:
     """Return the exit code for an error that is not an answer of the endpoint."""
-    if isinstance(error, NotFound):
-        return ExitCode.NOT_FOUND
-    if isinstance(error, Conflict):
-        return ExitCode.CONFLICT
-    return ExitCode.UNREACHABLE if error.info().consequence is Consequence.RETRYABLE else ExitCode.REFUSED
+    info = error.info()
+    if info.kind in _BY_KIND:
+        return _BY_KIND[info.kind]
+    return ExitCode.UNREACHABLE if info.consequence is Consequence.RETRYABLE else ExitCode.REFUSED
 
 
 class Failure(click.ClickException):

@@ -144,7 +144,7 @@ class Security:
         "How much each user may have at a time, written as security.quotas.<user>.<limit>. The user is the name of a "
         "token, `uid N` over the Unix socket, or * for everybody without a limit of their own. The limit is jobs (that "
         "have not ended), slots (that these jobs want at their full parallelism) or artifacts (bytes of their "
-        "files); none lifts it. What is there already stays if a limit is lowered.",
+        "files, and of uploads); none lifts it. What is there already stays if a limit is lowered.",
         reload=Reload.LIVE,
     )
     allowed_hosts: str = option(

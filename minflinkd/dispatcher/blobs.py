@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from minflinkd.blob.keys import BlobKey
+from minflinkd.blob.uploads import Upload
 from minflinkd.dispatcher.versions import Versions
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.runtime.ids import JobId
@@ -34,6 +35,13 @@ class Blobs(Protocol):
     async def size(self, job_id: JobId, key: BlobKey) -> int:
         """Return the size of a blob that is held, in bytes. Raises BlobNotFound, StorageError."""
         ...
+
+    def uploads(self) -> Collection[Upload]:
+        """Return what users have uploaded, or are uploading, and no job has taken over."""
+        ...
+
+    def taken_over(self, job_id: JobId, keys: Collection[BlobKey]) -> None:
+        """The record of the job names these blobs, so they count as the job's."""
 
     def let_go(self, job_id: JobId) -> None:
         """The job was only inspected."""

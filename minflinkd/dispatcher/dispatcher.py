@@ -8,8 +8,9 @@ from functools import partial
 
 import structlog
 
+from minflinkd.blob.errors import BlobServerBusy
 from minflinkd.blob.keys import BlobKey
-from minflinkd.dispatcher.blobs import Blobs, keys_of_versions
+from minflinkd.dispatcher.blobs import Blobs, artifact_keys, keys_of_versions
 from minflinkd.dispatcher.hot_restart import RestartPolicy
 from minflinkd.dispatcher.inspection import Inspection, unreadable_details
 from minflinkd.dispatcher.job_master_factory import JobMasterFactory
@@ -69,7 +70,8 @@ class Dispatcher(Component):
         self._runs: dict[JobId, JobRun] = {}
         self._unreadable: dict[JobId, j.JobDetails] = {}
         self._submitting: set[JobId] = set()
-        self._quotas = QuotaBook(quotas=lambda: self.options.quotas, stored=self._counted)
+        self._quotas = QuotaBook(quotas=lambda: self.options.quotas, stored=self._counted, uploads=blobs.uploads)
+        self._jobs_known = False
         self._factory = JobMasterFactory(
             network=network,
             storages=storages,
@@ -157,6 +159,12 @@ class Dispatcher(Component):
         run = self._runs.get(job_id)
         return None if run is None else run.master
 
+    def admit_upload(self, user: str, size: int) -> None:
+        """Raises QuotaExceeded if the user may not upload so many more bytes; BlobServerBusy if nobody knows yet."""
+        if not self._jobs_known and self._quotas.limits_uploads(user):
+            raise BlobServerBusy("the daemon is starting, and does not know its jobs yet", hint="try again later")
+        self._quotas.admit_upload(user, size)
+
     @property
     def submission_timeout(self) -> float:
         """Seconds to wait for the answer to a submission. The answer says why a job was not accepted."""
@@ -182,6 +190,7 @@ class Dispatcher(Component):
             else:
                 run = self._runs[stored.job_id] = self._run_of(stored, recovered=True)
                 recoveries.append(self.tasks.job(f"recovery of {stored.job_id}", run.start()))
+        self._jobs_known = True
         if recoveries:
             _, late = await asyncio.wait(recoveries, timeout=RECOVERY_PATIENCE)
             if late:
@@ -300,6 +309,7 @@ class Dispatcher(Component):
         phases["stored"] = round(self._clock.monotonic() - began, 4)
         run = self._runs[job_id] = self._run_of(stored, recovered=False)
         await run.start()
+        self._blobs.taken_over(job_id, artifact_keys(graph))
         reach(CrashPoint.SUBMISSION_STARTED)
         log.info("job accepted", job=job_id, name=graph.name, tasks=len(graph.vertices), owner=request.owner)
         return j.SubmissionAnswer(job_id=job_id, warnings=warnings)

@@ -143,7 +143,8 @@ class JobRun(Component):
             self._past, self._between = self._shown(), True
         self.stored = replace(self.stored, graph=versions.current.graph, versions=versions)
         if self.result is None:  # otherwise its artifacts are being deleted
-            await self._blobs.hold(self.job_id, keys_of_versions(self.stored.history()))
+            await self._blobs.hold(self.job_id, keys_of_versions(versions))
+            self._blobs.taken_over(self.job_id, keys_of_versions(versions))
 
     # --- inspection ----------------------------------------------------------------------------------------------
 

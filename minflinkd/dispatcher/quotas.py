@@ -7,15 +7,17 @@ job is stored, or was refused and is gone.
 
 Jobs count what they want at their full parallelism, whatever an adaptive one runs with at present: it takes the rest
 as soon as it is free. While one version replaces another, the job counts the wider of the two, and the files of both.
+A file that was uploaded counts for who has uploaded it, until it is one of a job's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Final
 
+from minflinkd.blob.uploads import Upload
 from minflinkd.config.quotas import KINDS, Limit, Quotas
 from minflinkd.dispatcher.versions import Versions
 from minflinkd.jobgraph.model import JobGraph
@@ -81,14 +83,20 @@ def share_of_versions(versions: Versions) -> Share:
     return reduce(Share.beside, map(share_of, versions.graphs))
 
 
-def usage_of(user: str, jobs: Iterable[Counted]) -> Usage:
-    """Return what these jobs, each of which comes once, take of the user's quota."""
-    shares = [job.share for job in jobs if job.owner == user]
+def usage_of(user: str, jobs: Mapping[JobId, Counted], uploads: Iterable[Upload]) -> Usage:
+    """Return what these jobs and uploads take of the user's quota."""
+    shares = [job.share for job in jobs.values() if job.owner == user]
+    uploaded = (up.size for up in uploads if up.user == user and not _is_of_a_job(up, jobs))
     return Usage(
         jobs=len(shares),
         slots=sum(share.slots for share in shares),
-        artifacts=sum(sum(share.artifacts.values()) for share in shares),
+        artifacts=sum(sum(share.artifacts.values()) for share in shares) + sum(uploaded),
     )
+
+
+def _is_of_a_job(upload: Upload, jobs: Mapping[JobId, Counted]) -> bool:
+    job_id, key = upload.blob
+    return job_id is not None and job_id in jobs and str(key) in jobs[job_id].share.artifacts
 
 
 def refusal(user: str, before: Usage, after: Usage, quotas: Quotas) -> QuotaExceeded | None:
@@ -106,17 +114,32 @@ def refusal(user: str, before: Usage, after: Usage, quotas: Quotas) -> QuotaExce
         return None
     return QuotaExceeded(
         f"{user} may have {'; '.join(reasons)}",
-        hint="cancel or stop a job, or ask for less; `minflinkd quotas` shows what counts. Whoever runs the daemon can "
-        "raise the limit, which a reload applies",
+        hint="cancel or stop a job, or ask for less; `minflinkd quotas` shows what counts. Uploads that no job uses "
+        "count until they are deleted (blob.retention.interval). Whoever runs the daemon can raise the limit; a reload "
+        "applies it",
     )
 
 
-class QuotaBook:
-    """`quotas`: as they are configured now. `stored`: the jobs that have a record, and have not ended for good."""
+def more_bytes(usage: Usage, size: int) -> Usage:
+    return replace(usage, artifacts=usage.artifacts + size)
 
-    def __init__(self, *, quotas: Callable[[], Quotas], stored: Callable[[], Iterable[Counted]]) -> None:
+
+class QuotaBook:
+    """`quotas`: as they are configured now. `stored`: the jobs that have a record, and have not ended for good.
+
+    `uploads`: what users have uploaded and no job has taken over.
+    """
+
+    def __init__(
+        self,
+        *,
+        quotas: Callable[[], Quotas],
+        stored: Callable[[], Iterable[Counted]],
+        uploads: Callable[[], Iterable[Upload]] = tuple,
+    ) -> None:
         self._quotas = quotas
         self._stored = stored
+        self._uploads = uploads
         self._claims: dict[JobId, Counted] = {}
 
     def claim(self, job_id: JobId, owner: str, graph: JobGraph, *, keep: bool) -> None:
@@ -127,18 +150,28 @@ class QuotaBook:
         if not owner:
             return
         wanted = Counted(job_id, owner, share_of(graph))
-        before, after = self.usage(owner), usage_of(owner, self._counted(wanted))
+        before, after = self.usage(owner), usage_of(owner, self._counted(wanted), self._uploads())
         if (refused := refusal(owner, before, after, self._quotas())) is not None:
             raise refused
         if keep:
             self._claims[job_id] = wanted
+
+    def admit_upload(self, user: str, size: int) -> None:
+        """Raises QuotaExceeded if the user may not have so many more bytes."""
+        if self.limits_uploads(user):
+            before = self.usage(user)
+            if (refused := refusal(user, before, more_bytes(before, size), self._quotas())) is not None:
+                raise refused
+
+    def limits_uploads(self, user: str) -> bool:
+        return self._quotas().of(user, "artifacts").most is not None
 
     def release(self, job_id: JobId) -> None:
         """What was claimed is in the job's record now, or is not wanted any more. Idempotent."""
         self._claims.pop(job_id, None)
 
     def usage(self, user: str) -> Usage:
-        return usage_of(user, self._counted())
+        return usage_of(user, self._counted(), self._uploads())
 
     def balances(self, user: str) -> dict[str, Balance]:
         """Return what the user has beside what they may have, by kind."""
@@ -147,16 +180,17 @@ class QuotaBook:
 
     def users(self) -> frozenset[str]:
         """Return everybody who has something, or a limit of their own."""
-        return self._quotas().users | {job.owner for job in self._counted() if job.owner}
+        owners = {job.owner for job in self._counted().values() if job.owner}
+        return self._quotas().users | owners | {upload.user for upload in self._uploads()}
 
-    def _counted(self, *more: Counted) -> Iterator[Counted]:
-        """Yield each job once: what is in its record, with what is claimed for it, and with `more`."""
+    def _counted(self, *more: Counted) -> Mapping[JobId, Counted]:
+        """Return each job: what is in its record, with what is claimed for it, and with `more`."""
         found = {job.job_id: job for job in self._stored()}
         for claim in (*self._claims.values(), *more):
             present = found.get(claim.job_id)
             share = claim.share if present is None else present.share.beside(claim.share)
             found[claim.job_id] = Counted(claim.job_id, claim.owner, share)
-        yield from found.values()
+        return found
 
 
 def _figure(kind: str, figure: int) -> str:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from minflinkd.blob.access import user_token
 from minflinkd.blob.keys import BlobKind, parse_owner
 from minflinkd.blob.server import BlobStatistics
 from minflinkd.blob.transfer import BlobInfo
@@ -19,6 +20,7 @@ from minflinkd.metrics.samples import BlobSample
 from minflinkd.rest import route
 from minflinkd.rest.backend import Shared, json_answer
 from minflinkd.rest.errors import InvalidRequest
+from minflinkd.rest.identity.access import identity_of
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.schemas import Blob, BlobAccess, Blobs, BlobTotals
 from minflinkd.runtime.clock import Clock
@@ -52,7 +54,9 @@ class BlobListing:
         return [route.get("/blobs", self.list, Role.VIEW), route.get("/blobs/access", self.access, Role.SUBMIT)]
 
     async def access(self, request: web.Request) -> web.Response:
-        return json_answer(BlobAccess(url=self._server.url, token=self._server.token))
+        token = self._server.token
+        of_user = None if token is None else user_token(token, identity_of(request).name)
+        return json_answer(BlobAccess(url=self._server.url, token=of_user))
 
     async def list(self, request: web.Request) -> web.Response:
         """List blobs by job and key. `?job=` takes an id or `none`; `offset` and `limit` select a part of the list."""

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from minflinkd.blob.access import user_token
 from minflinkd.blob.client import BlobClient
 from minflinkd.blob.keys import BlobKind
 from minflinkd.blob.server import BlobOptions, BlobServer
@@ -59,8 +60,12 @@ async def get(http: Http, path: str) -> Any:
 
 
 async def test_whoever_may_use_the_endpoint_is_told_how_to_use_the_blob_server(http: Http, blobs: BlobServer) -> None:
-    """E40"""
-    assert await get(http, "/v1/blobs/access") == {"url": blobs.url, "token": TOKEN}
+    """E40: with a token of their own, so that their uploads count for them (E46)."""
+    token = user_token(TOKEN, "anonymous")
+    assert await get(http, "/v1/blobs/access") == {"url": blobs.url, "token": token}
+    async with BlobClient(blobs.url, token=token) as client:
+        await client.put_bytes(None, b"mine", BlobKind.TRANSIENT)
+    assert [(upload.user, upload.size) for upload in blobs.uploads()] == [("anonymous", 4)]
 
 
 async def test_blobs_are_listed_with_who_needs_them(http: Http, client: BlobClient, blobs: BlobServer) -> None:

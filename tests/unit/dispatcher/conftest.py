@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from minflinkd.blob.errors import BlobNotFound
-from minflinkd.blob.keys import BlobKey
+from minflinkd.blob.keys import Blob, BlobKey
+from minflinkd.blob.uploads import Upload
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.config.quotas import Quotas
 from minflinkd.dispatcher.dispatcher import Dispatcher
@@ -51,6 +52,7 @@ class FakeBlobs:
     stock: list[Mapping[JobId, Collection[BlobKey] | None]] = field(default_factory=list)
     events: list[tuple[str, JobId]] = field(default_factory=list)  # what happened to holds
     files: dict[BlobKey, Path] = field(default_factory=dict)
+    uploading: list[Upload] = field(default_factory=list)
     sizes: dict[BlobKey, int] = field(default_factory=dict)  # others have 9 bytes
 
     async def take_stock(self, jobs: Mapping[JobId, Collection[BlobKey] | None]) -> None:
@@ -65,6 +67,12 @@ class FakeBlobs:
 
     async def size(self, job_id: JobId, key: BlobKey) -> int:
         return self.sizes.get(key, 9)
+
+    def uploads(self) -> Collection[Upload]:
+        return tuple(self.uploading)
+
+    def taken_over(self, job_id: JobId, keys: Collection[BlobKey]) -> None:
+        self.uploading = [each for each in self.uploading if each.blob not in [Blob(job_id, key) for key in keys]]
 
     def let_go(self, job_id: JobId) -> None:
         self.events.append(("let go", job_id))

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind
+from minflinkd.blob.uploads import Upload
 from minflinkd.config.quotas import KINDS, Quotas
 from minflinkd.dispatcher.quotas import (
     Balance,
@@ -149,6 +151,34 @@ def test_a_wider_version_needs_what_it_has_more_than_the_present_one() -> None:
         QuotaExceeded, match="at most 30 bytes of artifacts, has 10 bytes, and this needs 21 bytes more"
     ):
         quotas.claim(JOB, "alice", graph(1, {"b": 21}), keep=False)
+
+
+def test_an_upload_counts_until_it_is_one_of_a_jobs_and_never_twice() -> None:
+    """What the user has uploaded for a submission is not counted again when it is submitted."""
+    key = BlobKey.new(BlobKind.PERMANENT, "c" * 64)
+    uploads = [Upload(Blob(JOB, key), "alice", 60)]
+    quotas = Quotas.parse({"*.artifacts": "100"})
+    one = QuotaBook(quotas=lambda: quotas, stored=tuple, uploads=lambda: uploads)
+    assert one.usage("alice") == Usage(0, 0, 60)
+    assert one.users() == {"alice"}
+    one.claim(JOB, "alice", graph(1, {str(key): 60}), keep=True)
+    assert one.usage("alice") == Usage(1, 1, 60)
+    with pytest.raises(QuotaExceeded, match="has 60 bytes, and this needs 41 bytes more"):
+        one.admit_upload("alice", 41)
+    one.admit_upload("alice", 40)
+    one.admit_upload("bob", 100)
+    one.claim(OTHER, "bob", graph(1, {"another": 100}), keep=True)
+    with pytest.raises(QuotaExceeded):
+        one.claim(THIRD, "bob", graph(1, {"more": 1}), keep=False)
+
+
+def test_what_somebody_uploads_for_a_job_of_another_one_counts_for_its_owner_once_it_is_the_jobs() -> None:
+    key = BlobKey.new(BlobKind.PERMANENT, "c" * 64)
+    stored = Counted(JOB, "alice", share_of(graph(1)))
+    one = QuotaBook(quotas=Quotas, stored=lambda: [stored], uploads=lambda: [Upload(Blob(JOB, key), "bob", 60)])
+    assert (one.usage("alice").artifacts, one.usage("bob").artifacts) == (0, 60)
+    one.claim(JOB, "alice", graph(1, {str(key): 60}), keep=True)
+    assert (one.usage("alice").artifacts, one.usage("bob").artifacts) == (60, 0)
 
 
 def test_a_job_whose_owner_is_not_known_counts_for_nobody() -> None:

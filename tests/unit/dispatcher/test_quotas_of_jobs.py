@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from minflinkd.blob.keys import BlobKey, BlobKind
+from minflinkd.blob.errors import BlobServerBusy
+from minflinkd.blob.keys import Blob, BlobKey, BlobKind
+from minflinkd.blob.uploads import Upload
 from minflinkd.config.quotas import Quotas
 from minflinkd.dispatcher.job_store import StoredJob
+from minflinkd.dispatcher.quotas import QuotaExceeded
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.jobs import JobStatus
@@ -160,6 +163,27 @@ async def test_artifacts_count_with_the_sizes_that_they_have_whatever_the_docume
         cluster.blobs.sizes[CODE] = 1000
         await cluster.submit(JOB, with_code, owner="alice")
         assert await quota(cluster, "alice") == (1, 1, 1000)
+
+
+async def test_an_upload_counts_for_who_has_uploaded_it_until_a_job_has_taken_it_over(cluster: Cluster) -> None:
+    """A dry run takes nothing over. Uploads wait while a daemon that starts does not know its jobs."""
+    cluster.quotas = {"*.artifacts": "1000"}
+    cluster.blobs.uploaded.add(CODE)
+    cluster.blobs.sizes[CODE] = 600
+    cluster.blobs.uploading = [Upload(Blob(JOB, CODE), "alice", 600)]
+    with_code = wanting(1, artifacts=[{"name": "rules.py", "key": str(CODE)}])
+    dispatcher = cluster.dispatcher()
+    with pytest.raises(BlobServerBusy):
+        dispatcher.admit_upload("alice", 1)
+    async with dispatcher:
+        await cluster.submit(JOB, with_code, dry_run=True, owner="alice")
+        assert await quota(cluster, "alice") == (0, 0, 600)
+        await cluster.submit(JOB, with_code, owner="alice")
+        assert cluster.blobs.uploading == []
+        assert await quota(cluster, "alice") == (1, 1, 600)
+        dispatcher.admit_upload("alice", 400)
+        with pytest.raises(QuotaExceeded):
+            dispatcher.admit_upload("alice", 401)
 
 
 async def test_the_next_daemon_counts_what_this_one_has_stored(cluster: Cluster) -> None:
