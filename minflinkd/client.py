@@ -100,7 +100,8 @@ class Job(api.Job):
     """A job to check with or submit to a daemon.
 
     `url` is the daemon's HTTP endpoint, by default $MINFLINKD_URL or this machine's daemon. If there are several
-    daemons, list all, separated by commas. $MINFLINKD_CA_FILE names the CA of an https URL.
+    daemons, list all, separated by commas. $MINFLINKD_CA_FILE names the CA of an https URL, and $MINFLINKD_CERT_FILE
+    and $MINFLINKD_KEY_FILE a certificate that says who you are.
 
     `base` is the directory to which paths of artifacts are relative, by default the current one; a URL ends in `/`.
     """

@@ -210,7 +210,7 @@ class Daemon(Component):
                 port=config.rest.port,
                 allowed_hosts=own_names(config.rest.address, config.security.allowed_hosts),
                 sockets=self._rest_sockets,
-                tls=rest_tls.server(Clients.NEED_NONE) if rest_tls else None,
+                tls=rest_tls.server(config.rest_tls.clients) if rest_tls else None,
             ),
             about=About(
                 version=__version__,

@@ -43,7 +43,6 @@ from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.local_socket import LocalSocket
 from minflinkd.runtime.supervision import FIRST_PAUSE, LONGEST_PAUSE
-from minflinkd.runtime.tls import Clients
 from minflinkd.storage.registry import Storages
 
 LOOK = 1.0  # seconds between two checks of who leads
@@ -354,7 +353,7 @@ class ElectedDaemon(Component):
                 host=config.rest.bind_address,
                 port=config.rest.port,
                 allowed_hosts=own_names(config.rest.address, config.security.allowed_hosts),
-                tls=tls.server(Clients.NEED_NONE) if tls else None,
+                tls=tls.server(config.rest_tls.clients) if tls else None,
                 tls_to_leader=tls.client if tls else None,
             ),
             access=self._http.access,

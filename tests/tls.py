@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
 from minflinkd.cli.small_ca import Issued, issue, new_ca
 from minflinkd.runtime.tls import TlsFiles
 
@@ -25,6 +28,18 @@ class CaInTest:
     def files(self, name: str = "internal", *, ca: Path | None = None, hosts: Sequence[str] = LOOPBACK) -> TlsFiles:
         """Make a certificate. `ca`: another one to check the other side by."""
         return self._written(name, issue(self._issued, name, hosts, days=1), ca)
+
+    def client(self, name: str, *alternative: x509.GeneralName, days: float = 1) -> TlsFiles:
+        """Make a certificate for a client alone, with these alternative names."""
+        issued = issue(self._issued, name, (), days=days)
+        if alternative:
+            found = issued.certificate
+            builder = x509.CertificateBuilder(
+                found.issuer, found.subject, found.public_key(), found.serial_number,
+                found.not_valid_before_utc, found.not_valid_after_utc, list(found.extensions),
+            ).add_extension(x509.SubjectAlternativeName(alternative), critical=False)  # fmt: skip
+            issued = Issued(builder.sign(self._issued.key, hashes.SHA256()), issued.key)
+        return self._written(name, issued, None)
 
     def expired(self, name: str = "expired") -> TlsFiles:
         begins = datetime.now(UTC) - timedelta(days=3)

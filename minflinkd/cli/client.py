@@ -97,9 +97,9 @@ class Client:
         Raises UnusableCertificate.
         """
         self._ca_file = ca_file
-        self._tls = Tls(TlsFiles(ca=Path(ca_file))).client if ca_file else None
         self._credentials = credentials or Credentials()
-        self._endpoint = Endpoint(url, timeout=timeout, tls=self._tls, credentials=self._credentials)
+        tls = self._credentials.tls(ca_file)
+        self._endpoint = Endpoint(url, timeout=timeout, tls=tls, credentials=self._credentials)
         self._timeout = timeout
         self._attempts = attempts
         self._patience = patience
@@ -195,7 +195,9 @@ class Client:
         from minflinkd.blob.client import BlobClient  # most commands do not need it
 
         access = await self.get("/blobs/access", BlobAccess)
-        return BlobClient(access.url, token=access.token, tls=self._tls)
+        # Its token says who this is. It would check a certificate by the CA of the cluster's processes, not of clients.
+        tls = Tls(TlsFiles(ca=Path(self._ca_file))).client if self._ca_file else None
+        return BlobClient(access.url, token=access.token, tls=tls)
 
     async def logs(self, resource_id: str) -> Logs:
         return await self.get(f"/taskmanagers/{resource_id}/logs", Logs)

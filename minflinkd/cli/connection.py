@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -28,6 +28,8 @@ class Connection:
     as_json: bool
     ca_file: str | None = None
     token_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
 
     def run(self, body: Callable[[Any], Awaitable[ExitCode | None]]) -> None:
         """Run `body(client)`, then end the command with its exit code, or with an error and its exit code."""
@@ -40,7 +42,7 @@ class Connection:
         stamina.instrumentation.set_on_retry_hooks([])  # it would log to the user's terminal
 
         async def connected() -> ExitCode | None:
-            credentials = Credentials(self.token_file)
+            credentials = Credentials(self.token_file, cert_file=self.cert_file, key_file=self.key_file)
             client = Client(self.url, timeout=self.timeout, ca_file=self.ca_file, credentials=credentials)
             async with client as client:
                 return await body(client)
@@ -84,13 +86,12 @@ class JsonFailure(Failure):
 
 
 def connection_options(command: F) -> F:
-    """Add --url, --token-file, --ca-file, --timeout and --json, which the command gets as one `connection`."""
+    """Add the options of a connection, which the command gets as one `connection`."""
 
     @functools.wraps(command)
-    def with_connection(
-        *args: Any, url: str, timeout: float, as_json: bool, ca_file: str | None, token_file: Path | None, **kwargs: Any
-    ) -> Any:
-        return command(*args, connection=Connection(url, timeout, as_json, ca_file, token_file), **kwargs)
+    def with_connection(*args: Any, **kwargs: Any) -> Any:
+        own = {field.name: kwargs.pop(field.name) for field in fields(Connection)}
+        return command(*args, connection=Connection(**own), **kwargs)
 
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
@@ -101,6 +102,22 @@ def connection_options(command: F) -> F:
             metavar="FILE",
             show_envvar=True,
             help="PEM file with the CA of the daemon's certificate, for an https URL. Default: this machine's CAs.",
+        ),
+        click.option(
+            "--key-file",
+            envvar="MINFLINKD_KEY_FILE",
+            show_envvar=True,
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="PEM file with the key of --cert-file. Default: it is in the same file.",
+        ),
+        click.option(
+            "--cert-file",
+            envvar="MINFLINKD_CERT_FILE",
+            show_envvar=True,
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="PEM file with a certificate that says who you are, for an https URL.",
         ),
         click.option(
             "--token-file",

@@ -1,5 +1,8 @@
 """How the command line shows a daemon who it is: over the Unix socket of a daemon on this machine, or by a token (E40).
 
+Or by a certificate, with an `https` URL (E42): `--cert-file` and $MINFLINKD_CERT_FILE. A token that is found counts
+first. Who names a certificate does not want the Unix socket.
+
 A token is read from a file, never from a command line, which every user of a machine can see. In this order:
 `--token-file` and $MINFLINKD_TOKEN_FILE; the file `token` in ~/.config/minflinkd; for a daemon on this machine the
 token in its state directory, if this user may read it. The last one goes to that daemon only: another user could
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import ssl
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,8 +27,11 @@ from minflinkd.config import Config
 from minflinkd.config.directories import state_directory
 from minflinkd.runtime import local_socket
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.tls import Tls, TlsFiles
 
 VARIABLE: Final = "MINFLINKD_TOKEN_FILE"
+CERT_VARIABLE: Final = "MINFLINKD_CERT_FILE"
+KEY_VARIABLE: Final = "MINFLINKD_KEY_FILE"
 SOCKET_URL: Final = "unix://"  # followed by the path of a socket: an address of its own
 _HERE: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _SYSTEM: Final = Path("/var/lib/minflinkd")  # systemd's StateDirectory=minflinkd
@@ -49,6 +56,20 @@ class _Ready(msgspec.Struct, frozen=True):
 class Credentials:
     token_file: Path | None = None  # that the user has named
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    cert_file: Path | None = None  # likewise
+    key_file: Path | None = None  # of that certificate; None: it is in the same file
+
+    def tls(self, ca_file: str | None) -> ssl.SSLContext | None:
+        """Return how to connect to an `https` URL; None: with the CAs of this machine, and without a certificate.
+
+        Raises UnusableCertificate.
+        """
+        certificate = self.cert_file or _path(self.environ.get(CERT_VARIABLE))
+        key = self.key_file or _path(self.environ.get(KEY_VARIABLE)) or certificate
+        if not ca_file and certificate is None:
+            return None
+        files = TlsFiles(certificate=certificate, key=key, ca=_path(ca_file))
+        return Tls(files).client
 
     def socket(self, url: URL) -> str | None:
         """Return the path of the Unix socket at which the daemon of this address also answers, if there is one."""
@@ -82,6 +103,10 @@ class Credentials:
                 if (at.port, at.host in _HERE, process.st_uid) == (url.port, True, state.stat().st_uid):
                     return _read(state / _OWN_TOKEN, named=False)
         return None
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 def _read(path: Path, *, named: bool) -> str | None:

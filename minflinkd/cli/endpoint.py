@@ -245,6 +245,12 @@ class Endpoint:
             self._addresses = (*self._addresses[1:], self._addresses[0])
 
     def _unreachable(self, error: Exception) -> DaemonUnreachable:
+        if why := why_refused(error):
+            return DaemonUnreachable(
+                f"{self.url}: {why}",
+                hint="name a certificate from the CA of the daemon's clients (security.ssl.rest.client-ca) with "
+                "--cert-file or $MINFLINKD_CERT_FILE",
+            )
         why = str(error) or type(error).__name__
         return DaemonUnreachable(f"the daemon at {self.url} did not answer: {why}", hint="its log may say why")
 

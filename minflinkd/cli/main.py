@@ -105,5 +105,6 @@ def main() -> None:
 
     `minflinkd COMMAND --help` shows options, exit codes and examples. The daemon is found by --url or
     $MINFLINKD_URL; the default is http://127.0.0.1:8081. If there are several daemons, list all, separated by commas.
-    On the daemon's host, root and the daemon's user need no token; others name a file with one: --token-file.
+    On the daemon's host, root and the daemon's user need no token; others name a file with one: --token-file, or a
+    certificate: --cert-file.
     """

@@ -69,15 +69,19 @@ def read_ca(certificate: Path, key: Path) -> Issued:
 def issue(
     ca: Issued, name: str, hosts: Sequence[str], *, days: float, begins: datetime | None = None, client: bool = True
 ) -> Issued:
-    """Return a certificate for these host names and addresses. `client`: it may also be shown to a server."""
+    """Return a certificate for these host names and addresses; without any, for a client alone.
+
+    `client`: it may also be shown to a server.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     begins = begins or datetime.now(UTC) - PAST
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    uses = [ExtendedKeyUsageOID.SERVER_AUTH] + ([ExtendedKeyUsageOID.CLIENT_AUTH] if client else [])
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH] * bool(hosts) + [ExtendedKeyUsageOID.CLIENT_AUTH] * client
     of_ca = ca.key.public_key()
     builder = _builder(subject, ca.certificate.subject, key, begins, begins + PAST + timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+    if hosts:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
     builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
     builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(of_ca), critical=False)
     return Issued(builder.sign(ca.key, hashes.SHA256()), key)

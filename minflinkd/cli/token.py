@@ -33,6 +33,7 @@ def token() -> None:
     Examples:
       minflinkd token create prometheus --role view
       minflinkd token create ci --role submit --jobs 'etl-*' --expires '90 d'
+      minflinkd token create deploy --role submit --certificate CN:deploy
       minflinkd token list
       minflinkd token revoke ci
     """
@@ -79,20 +80,38 @@ def file_options(command: F) -> F:
 @click.option("--role", type=click.Choice(ROLES), required=True, help="What it may do; each role includes the former.")
 @click.option("--jobs", multiple=True, metavar="PATTERN", help="Only jobs whose name matches, such as 'etl-*'.")
 @click.option("--expires", metavar="DURATION", help="After which time it ends, such as '90 d'. Default: never.")
+@click.option(
+    "--certificate",
+    metavar="NAME",
+    help="Make no token, but say whose this client's certificate is: CN:ci, DNS:ci.example, email:... or URI:...",
+)
 @file_options
-def create(name: str, role: str, jobs: tuple[str, ...], expires: str | None, file: Path, as_json: bool) -> None:
+def create(
+    name: str,
+    role: str,
+    jobs: tuple[str, ...],
+    expires: str | None,
+    certificate: str | None,
+    file: Path,
+    as_json: bool,
+) -> None:
     """Make a token and print it. It is shown only now: the file has a hash of it.
 
     view reads; operate also cancels, stops, rescales and takes savepoints; submit also runs code; admin does the rest.
     The daemon takes the token after a reload.
 
+    With --certificate there is no token: who shows a certificate with that name, from the CA of
+    security.ssl.rest.client-ca, is NAME. `minflinkd tls client` makes certificates.
+
     \b
-    Exit codes: 0; 2 the name is taken, or the file cannot be used.
+    Exit codes: 0; 2 the name or the certificate is taken, or the file cannot be used.
     \b
     Examples:
+      minflinkd token create deploy --role submit --certificate CN:deploy
       (umask 077; minflinkd token create prometheus --role view > minflinkd.token)
       minflinkd token create ci --role submit --jobs 'etl-*' --expires '90 d' --json
     """
+    from minflinkd.rest.identity.certificates import full_name
     from minflinkd.rest.identity.tokens import Token, TokenRecord, new_hash, problem_of
 
     new, now = Token.new(), datetime.now(UTC).replace(microsecond=0)
@@ -103,20 +122,30 @@ def create(name: str, role: str, jobs: tuple[str, ...], expires: str | None, fil
         jobs=jobs,
         created=now,
         expires=None if expires is None else now + _time(expires),
-        hash=new_hash(new.secret),
+        hash="" if certificate is not None else new_hash(new.secret),
+        certificate="" if certificate is None else full_name(certificate),
     )
     if problem := problem_of(record):
-        raise Failure(f"The token would have {problem}.", ExitCode.REFUSED)
+        raise Failure(f"The entry would have {problem}.", ExitCode.REFUSED)
     with _edited(file) as records:
         if any(each.name == name for each in records):
             raise Failure(
                 f"There is a token {name!r} already.\nRevoke it first, or take another name.", ExitCode.REFUSED
             )
+        if record.certificate and any(each.certificate == record.certificate for each in records):
+            raise Failure(
+                f"The certificate {record.certificate} is that of another entry already.\n"
+                "`minflinkd token list` shows whose: revoke it first.",
+                ExitCode.REFUSED,
+            )
         records.append(record)
     if as_json:
         from minflinkd.cli.text import print_json
 
-        print_json({"name": name, "role": role, "jobs": jobs, "expires": record.expires, "token": new.text})
+        proof = {"certificate": record.certificate} if record.certificate else {"token": new.text}
+        print_json({"name": name, "role": role, "jobs": jobs, "expires": record.expires, **proof})
+    elif record.certificate:
+        click.echo(f"Who shows the certificate {record.certificate} is {name}. {_reload(file)}")
     else:
         click.echo(new.text)
         click.echo(f"This is the only time that it is shown. {_reload(file)}", err=True)
@@ -125,7 +154,9 @@ def create(name: str, role: str, jobs: tuple[str, ...], expires: str | None, fil
 @token.command("list")
 @file_options
 def list_tokens(file: Path, as_json: bool) -> None:
-    """List the tokens with their roles. The daemon's own token, which has the role admin, is not in the file.
+    """List the tokens, and the certificates of clients, with their roles.
+
+    The daemon's own token, which has the role admin, is not in the file.
 
     \b
     Examples:
@@ -142,20 +173,33 @@ def list_tokens(file: Path, as_json: bool) -> None:
     if as_json:
         print_json(
             [
-                {"name": r.name, "role": r.role, "jobs": r.jobs, "created": r.created, "expires": r.expires}
+                {
+                    "name": r.name,
+                    "role": r.role,
+                    "jobs": r.jobs,
+                    "certificate": r.certificate or None,
+                    "created": r.created,
+                    "expires": r.expires,
+                }
                 for r in records
             ]
         )
         return
-    rows = [[r.name, r.role, ", ".join(r.jobs) or "all", _day(r.created), _expiry(r, now)] for r in records]
-    print_table(["NAME", "ROLE", "JOBS", "CREATED", "EXPIRES"], rows, empty=f"No tokens in {file}.")
+    columns = ["NAME", "ROLE", "JOBS", "CREATED", "EXPIRES", "CERTIFICATE"]
+    rows = [
+        [r.name, r.role, ", ".join(r.jobs) or "all", _day(r.created), _expiry(r, now), r.certificate or "-"]
+        for r in records
+    ]
+    print_table(columns, rows, empty=f"No tokens in {file}.")
 
 
 @token.command()
 @click.argument("name")
 @file_options
 def revoke(name: str, file: Path, as_json: bool) -> None:
-    """Delete a token. It is valid until the daemon is reloaded; then its sessions in browsers end, too.
+    """Delete a token, or the entry of a certificate.
+
+    It is valid until the daemon is reloaded; then its sessions in browsers end, too.
 
     \b
     Exit codes: 0; 2 the file cannot be used; 4 there is no such token.

@@ -9,6 +9,7 @@ from minflinkd.config.ha_options import ANSWERS, LEASE, HaType
 from minflinkd.config.options import Config
 from minflinkd.config.quotas import Quotas
 from minflinkd.config.taskmanager_options import Driver
+from minflinkd.config.tls_options import ClientCertificates
 from minflinkd.config.values import socket_addresses
 from minflinkd.runtime.spark_master import on_cluster
 
@@ -123,6 +124,16 @@ def _tls(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
                 (f"{prefix}.enabled", *missing),
                 f"{prefix}.enabled needs {' and '.join(missing)}; `minflinkd tls init` makes the files",
             )
+    rest, shown, by = config.rest_tls, "security.ssl.rest.client-certificates", "security.ssl.rest.client-ca"
+    if rest.client_certificates is ClientCertificates.NONE:
+        if rest.client_ca:
+            yield (by, shown), f"{by} has no effect without {shown}: set that to optional or required"
+    elif not (rest.enabled and rest.client_ca):
+        yield (
+            (shown, by, "security.ssl.rest.enabled"),
+            f"{shown}: {rest.client_certificates} needs security.ssl.rest.enabled and {by}; `minflinkd tls client` "
+            "makes a CA for clients, and their certificates",
+        )
 
 
 def _ports(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -1,12 +1,22 @@
 """TLS: which connections use it, and the files with certificates (E42)."""
+# ruff: noqa: RUF009 - option() is dataclasses.field with the declaration as its metadata
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from minflinkd.config.declaration import option
-from minflinkd.runtime.tls import Tls, TlsFiles
+from minflinkd.runtime.tls import Clients, Tls, TlsFiles
+
+
+class ClientCertificates(StrEnum):
+    """Whether clients of the HTTP endpoint show certificates."""
+
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +54,7 @@ class RestTls:
     enabled: bool = option(
         "security.ssl.rest.enabled",
         False,
-        "Whether the HTTP endpoint uses TLS (https). Clients do not need a certificate.",
+        "Whether the HTTP endpoint uses TLS (https). Clients need no certificate unless another option says so.",
     )
     certificate: str = option(
         "security.ssl.rest.certificate",
@@ -60,9 +70,36 @@ class RestTls:
         "of this machine.",
     )
 
+    client_certificates: ClientCertificates = option(
+        "security.ssl.rest.client-certificates",
+        ClientCertificates.NONE,
+        "Whether clients show a certificate. optional: one that is shown must be good. required: without one, no "
+        "client connects, whatever it asks for. `minflinkd token create --certificate` says whose a certificate is, "
+        "and what they may do; a token counts besides. Over the Unix socket there are none.",
+    )
+    client_ca: str = option(
+        "security.ssl.rest.client-ca",
+        "",
+        "PEM file with the CA from which certificates of clients come. It should sign nothing else: whoever has a "
+        "certificate of it can connect.",
+    )
+
     @property
     def files(self) -> TlsFiles:
-        return TlsFiles(certificate=Path(self.certificate), key=Path(self.key), ca=Path(self.ca) if self.ca else None)
+        return TlsFiles(
+            certificate=Path(self.certificate),
+            key=Path(self.key),
+            ca=Path(self.ca) if self.ca else None,
+            client_ca=Path(self.client_ca) if self.client_ca else None,
+        )
+
+    @property
+    def clients(self) -> Clients:
+        return {
+            ClientCertificates.NONE: Clients.NEED_NONE,
+            ClientCertificates.OPTIONAL: Clients.MAY_HAVE_ONE,
+            ClientCertificates.REQUIRED: Clients.NEED_A_CERTIFICATE,
+        }[self.client_certificates]
 
 
 def tls_of(options: InternalTls | RestTls) -> Tls | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -21,6 +21,7 @@ from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import Consequence, Kind
 
 PASSED_ON = "Minflinkd-Passed-On"  # header: another daemon has forwarded this, so do not forward it again
+ON_BEHALF_OF = "Minflinkd-On-Behalf-Of"  # header: for whom, if only that daemon can see it; see `Access.vouch`
 CONNECT_TIMEOUT = 5.0  # seconds
 ANSWER_TIMEOUT = 660.0  # seconds without a byte from the leader; a sweep of orphans may take 600
 LOOK = 0.5  # seconds between two checks whether another daemon leads
@@ -90,10 +91,12 @@ class LeaderProxy(Component):
         if session is not None:
             await session.close()
 
-    async def pass_on(self, request: web.Request, leader: str, *, token: str = "") -> web.StreamResponse:
+    async def pass_on(
+        self, request: web.Request, leader: str, *, vouched: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
         """Send the leader's answer to the client, and return it. Raises NoLeader, LeaderLost, Overloaded.
 
-        `token`: for a client that has none, but whom this daemon knows.
+        `vouched`: headers for a client that has no token, but whom this daemon knows.
 
         Raises ConnectionError if the answer breaks off, so that the client does not take a part for the whole answer.
         """
@@ -104,13 +107,13 @@ class LeaderProxy(Component):
             )
         self._under_way += 1
         try:
-            return await self._passed_on(request, leader, token)
+            return await self._passed_on(request, leader, vouched or {})
         finally:
             self._under_way -= 1
 
-    async def _passed_on(self, request: web.Request, leader: str, token: str) -> web.StreamResponse:
+    async def _passed_on(self, request: web.Request, leader: str, vouched: Mapping[str, str]) -> web.StreamResponse:
         begun = asyncio.Event()  # set when the client may have a part of the answer
-        passing = asyncio.create_task(self._carry(request, leader, begun, token), name="pass a request on")
+        passing = asyncio.create_task(self._carry(request, leader, begun, vouched), name="pass a request on")
         replaced = asyncio.create_task(self._replaced(leader), name="check whether another daemon leads")
         try:
             await asyncio.wait({passing, replaced}, return_when=asyncio.FIRST_COMPLETED)
@@ -124,13 +127,15 @@ class LeaderProxy(Component):
                 task.cancel()
             await asyncio.gather(passing, replaced, return_exceptions=True)
 
-    async def _carry(self, request: web.Request, leader: str, begun: asyncio.Event, token: str) -> web.StreamResponse:
+    async def _carry(
+        self, request: web.Request, leader: str, begun: asyncio.Event, vouched: Mapping[str, str]
+    ) -> web.StreamResponse:
         assert self._session is not None
         try:
             asked = await self._session.request(
                 request.method,
                 URL(leader.rstrip("/") + request.rel_url.raw_path_qs, encoded=True),
-                headers=_forwarded(request.headers, token),
+                headers=_forwarded(request.headers, vouched),
                 data=request.content.iter_any() if request.can_read_body else None,
                 allow_redirects=False,
             )
@@ -165,10 +170,10 @@ async def _pieces(asked: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         raise ConnectionResetError(f"the leader's answer broke off: {error}") from error
 
 
-def _forwarded(headers: CIMultiDictProxy[str], token: str) -> CIMultiDict[str]:
+def _forwarded(headers: CIMultiDictProxy[str], vouched: Mapping[str, str]) -> CIMultiDict[str]:
     kept = _end_to_end(headers)
-    if token:
-        kept[hdrs.AUTHORIZATION] = f"Bearer {token}"
+    kept.popall(ON_BEHALF_OF, None)  # nobody but this daemon says that
+    kept.update(vouched)
     for name in list(kept):
         if name.lower() in _OURS or name.lower().startswith(_FETCH_METADATA):
             kept.popall(name, None)

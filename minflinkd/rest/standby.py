@@ -135,7 +135,10 @@ class StandbyServer(Component):
         return None
 
     async def _leaders_answer(self, request: web.Request) -> web.StreamResponse:
-        """Raises NoLeader, LeaderLost, Overloaded, CrossSite; ConnectionError if the answer breaks off midway."""
+        """Return what the leader answers, or where it is.
+
+        Raises NoLeader, LeaderLost, Overloaded, CrossSite, Unauthenticated; ConnectionError if the answer breaks off.
+        """
         if PASSED_ON in request.headers:
             raise NoLeader(
                 "another daemon forwarded this request, but this one does not lead either",
@@ -151,4 +154,4 @@ class StandbyServer(Component):
             # Not `raw_path`: a request line may name a whole URL.
             return web.Response(status=307, headers={"Location": leader.rstrip("/") + request.rel_url.raw_path_qs})
         check_origin(request.headers, request.method)
-        return await self._proxy.pass_on(request, leader, token=self._access.voucher(request))
+        return await self._proxy.pass_on(request, leader, vouched=self._access.vouch(request))

@@ -1,7 +1,7 @@
 """TLS from PEM files (E42): contexts for servers and clients, which follow the files when these change.
 
-TLS 1.2 at least. A client checks that the server's certificate comes from its CA and names the host. If `mutual`, a
-server checks the certificates of its clients against the same CA.
+TLS 1.2 at least. A client checks that the server's certificate comes from its CA and names the host. A server that
+wants certificates of its clients checks them against the same CA, unless there is another one for them.
 
 A certificate is replaced while connections live: they go on, and new ones use the new files. Nothing is restarted.
 """
@@ -13,6 +13,7 @@ import hashlib
 import os
 import ssl
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -55,11 +56,15 @@ class Clients(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """PEM files. The first certificate in `certificate` is the process's own, the others lead to the CA."""
+    """PEM files. The first certificate in `certificate` is the process's own, the others lead to the CA.
+
+    `client_ca`: by which a server checks its clients; None: by `ca`.
+    """
 
     certificate: Path | None = None
     key: Path | None = None
     ca: Path | None = None
+    client_ca: Path | None = None
 
 
 class _Certified(ssl.SSLContext):
@@ -86,7 +91,7 @@ class Tls:
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
-        self._told = SeldomTold()
+        self._told: defaultdict[str, SeldomTold] = defaultdict(SeldomTold)  # by reason
         self._contexts: dict[Clients | None, _Certified] = {}  # None: as a client
         self._read = self._changed_at()
         self._looked = time.monotonic()
@@ -95,6 +100,8 @@ class Tls:
             self._context(Clients.NEED_NONE)
 
     def server(self, clients: Clients) -> ssl.SSLContext:
+        """Raises UnusableCertificate."""
+        self._context(clients)
         following = _Following(ssl.PROTOCOL_TLS_SERVER)
         following.newest = lambda: self._newest(clients)
         return following
@@ -126,7 +133,8 @@ class Tls:
         log.info("certificates were read again", certificate=str(self._files.certificate or ""))
 
     def _changed_at(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(map(_state, (self._files.certificate, self._files.key, self._files.ca)))
+        files = self._files
+        return tuple(map(_state, (files.certificate, files.key, files.ca, files.client_ca)))
 
     def _context(self, use: Clients | None) -> _Certified:
         if use not in self._contexts:
@@ -146,10 +154,11 @@ class Tls:
             context.verify_mode = ssl.CERT_REQUIRED
         elif use is Clients.MAY_HAVE_ONE:
             context.verify_mode = ssl.CERT_OPTIONAL
-        if use is None and files.ca is None:
+        ca = files.ca if use is None else files.client_ca or files.ca
+        if ca is not None:
+            _load_ca(context, ca)
+        elif use is None:
             context.load_default_certs()
-        elif files.ca is not None:
-            _load_ca(context, files.ca)
         return context
 
 
@@ -215,7 +224,7 @@ def _reason(error: Exception) -> str:
 _TOLD_TO_CLIENTS = {"CERTIFICATE_VERIFY_FAILED", "PEER_DID_NOT_RETURN_A_CERTIFICATE", "UNSUPPORTED_PROTOCOL"}
 
 
-def _told_by(told: SeldomTold) -> type[ssl.SSLObject]:
+def _told_by(told: defaultdict[str, SeldomTold]) -> type[ssl.SSLObject]:
     """Return a class that logs why a handshake of a server failed, and lets the client know. asyncio does neither."""
 
     class Told(ssl.SSLObject):
@@ -229,7 +238,8 @@ def _told_by(told: SeldomTold) -> type[ssl.SSLObject]:
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 raise
             except ssl.SSLError as error:
-                told.warn("a connection was refused", error=why_refused(error) or str(error))
+                why = why_refused(error) or str(error)
+                told[why].warn("a connection was refused", error=why)
                 if error.reason not in _TOLD_TO_CLIENTS:
                     raise
                 # asyncio would drop the alert with the connection. So it is told to wait for the client, and sends the

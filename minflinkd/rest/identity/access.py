@@ -1,22 +1,42 @@
 """Finds out who sends a request, and whether they may (E40, E41). What it refuses is delayed, counted and logged.
 
-In this order: a bearer token, the process at the other end of the Unix socket, a session's cookie.
+In this order: a bearer token, the process at the other end of the Unix socket, a client's certificate, a session's
+cookie.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
 
 from minflinkd.metrics.refusals import RefusalCollector
-from minflinkd.rest.identity.proving import ExpiredToken, TokenProver, Unauthenticated
-from minflinkd.rest.identity.roles import ANONYMOUS, Forbidden, Identity, Role, require_cluster, require_role
+from minflinkd.rest.identity import certificates
+from minflinkd.rest.identity.certificates import Certificate
+from minflinkd.rest.identity.proving import (
+    ExpiredCertificate,
+    ExpiredToken,
+    TokenProver,
+    Unauthenticated,
+    UnknownCertificate,
+)
+from minflinkd.rest.identity.roles import (
+    ANONYMOUS,
+    Forbidden,
+    Identity,
+    Role,
+    read,
+    require_cluster,
+    require_role,
+    written,
+)
 from minflinkd.rest.identity.scheme import Scheme
 from minflinkd.rest.identity.sessions import Sessions
 from minflinkd.rest.identity.tokens import TokenRecord
+from minflinkd.rest.passing_on import ON_BEHALF_OF, PASSED_ON
 from minflinkd.rest.route import Route
 from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.doorkeeper import SeldomTold
@@ -92,12 +112,41 @@ class Access:
             scheme, _, text = header.partition(" ")
             if scheme.lower() != "bearer":
                 raise Unauthenticated("only tokens are taken here", hint="send Authorization: Bearer TOKEN")
-            return await self._prove(text.strip())
-        if (uid := self._peer(request)) is not None:
-            return Identity(name=f"uid {uid}", role=Role.ADMIN)
+            return self._for_whom(request, await self._prove(text.strip()))
+        if (found := self._seen(request)) is not None:
+            return found
         if (cookie := request.cookies.get(cookie_name(request))) is not None:
             return self._of_session(cookie)
+        if (shown := certificate_of(request)) is not None:
+            raise UnknownCertificate(
+                f"the certificate {certificates.shown(shown)} is that of nobody who may do anything here",
+                hint="`minflinkd token create NAME --certificate` says whose it is; or send a token",
+            )
         raise Unauthenticated("this needs a token", hint=self._hint)
+
+    def _seen(self, request: web.Request) -> Identity | None:
+        """Return who is at the other end of the connection, whatever the request says; None if nobody who is known.
+
+        Raises Unauthenticated.
+        """
+        if (uid := self._peer(request)) is not None:
+            return Identity(name=f"uid {uid}", role=Role.ADMIN)
+        shown = certificate_of(request)
+        return None if shown is None else self._of_certificate(shown)
+
+    def _of_certificate(self, shown: Certificate) -> Identity | None:
+        """Return who shows a certificate; None if it is nobody's here. Raises Unauthenticated.
+
+        TLS has checked it when the connection began, which may be long ago.
+        """
+        assert self.prover is not None
+        found = self.prover.identity_of_certificate(certificates.names_of(shown))
+        ends = certificates.ends_ms(shown)
+        if ends <= self._clock.epoch_ms():
+            raise ExpiredCertificate(
+                f"the certificate {certificates.shown(shown)} has expired", hint="get another one, and connect again"
+            )
+        return None if found is None else replace(found, until_ms=ends)
 
     async def log_in(self, token: str) -> Identity:
         """Raises Unauthenticated, Overloaded."""
@@ -112,14 +161,28 @@ class Access:
                     return found
         return await self.prover.prove(token)
 
-    def voucher(self, request: web.Request) -> str:
-        """Return the token to send with a request that is passed on to another daemon of the cluster.
+    def vouch(self, request: web.Request) -> Mapping[str, str]:
+        """Return the headers to add to a request that is passed on to another daemon of the cluster.
 
-        Empty, unless it came over the Unix socket without a token: the other daemon cannot see who that was.
+        That daemon cannot see who is at the other end of the Unix socket, or whose certificate was shown. The own
+        token, which the daemons of a cluster have in common, lets this one say so. Raises Unauthenticated.
         """
-        if self.prover is None or "Authorization" in request.headers or self._peer(request) is None:
-            return ""
-        return self.prover.own.text
+        if self.prover is None or "Authorization" in request.headers or (found := self._seen(request)) is None:
+            return {}
+        return {"Authorization": f"Bearer {self.prover.own.text}", ON_BEHALF_OF: written(found)}
+
+    def _for_whom(self, request: web.Request, proved: Identity) -> Identity:
+        """Return for whom another daemon of the cluster asks; otherwise who has proved it. Raises Unauthenticated."""
+        assert self.prover is not None
+        behalf = request.headers.get(ON_BEHALF_OF) if proved.token_id == self.prover.own.id else None
+        if behalf is None:
+            return proved
+        try:
+            return read(behalf)
+        except ValueError as error:
+            raise Unauthenticated(
+                "it cannot be read for whom this was passed on", hint="upgrade all daemons"
+            ) from error
 
     def _peer(self, request: web.Request) -> int | None:
         """Return the uid of the process at the other end of the Unix socket, if it may use it."""
@@ -134,9 +197,10 @@ class Access:
     def _of_session(self, cookie: str) -> Identity:
         """Raises Unauthenticated."""
         found = self.sessions.open.find(cookie)
+        until = 0 if found is None else found.until_ms
         if found is not None and found.token_id and self.prover is not None:
             found = self.prover.identity(found.token_id)  # it may have been revoked, or have less rights now
-        if found is None or 0 < found.until_ms <= self._clock.epoch_ms():
+        if found is None or 0 < until <= self._clock.epoch_ms():
             raise _EndedSession("the session has ended", hint="log in again")
         return found
 
@@ -170,6 +234,17 @@ def local_end(request: web.Request) -> HasOptions | None:
     transport = request.transport
     connected = None if transport is None else transport.get_extra_info("socket")
     return connected if connected is not None and connected.family == socket.AF_UNIX else None
+
+
+def certificate_of(request: web.Request) -> Certificate | None:
+    """Return the certificate that a client has shown, and that TLS has found to be good; None if there is none.
+
+    With a request that a standby passes on, it is that of the standby, which says nothing about the client.
+    """
+    if request.transport is None or PASSED_ON in request.headers:
+        return None
+    found: Certificate | None = request.transport.get_extra_info("peercert")
+    return found or None
 
 
 def note_identity(request: web.Request, identity: Identity) -> None:

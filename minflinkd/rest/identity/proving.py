@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from minflinkd.rest.errors import Overloaded, RequestError
@@ -35,6 +35,16 @@ class ExpiredToken(Unauthenticated):
     reason = "expired-token"
 
 
+class ExpiredCertificate(Unauthenticated):
+    reason = "expired-certificate"
+
+
+class UnknownCertificate(Unauthenticated):
+    """It is good, but no entry of the file of the tokens names it, or more than one does."""
+
+    reason = "unknown-certificate"
+
+
 class _Proved(NamedTuple):
     token_id: str
     until: float  # monotonic
@@ -52,11 +62,13 @@ class TokenProver:
         self._proving = asyncio.Lock()
         self._waiting = 0
         self._records: dict[str, TokenRecord] = {}
+        self._by_certificate: dict[str, TokenRecord] = {}
         self.replace(records)
 
     def replace(self, records: Iterable[TokenRecord]) -> None:
         """Take these tokens from now on. Sessions and tokens of others end at once."""
         self._records = {record.id: record for record in records}
+        self._by_certificate = {each.certificate: each for each in self._records.values() if each.certificate}
         self._proved.clear()
 
     @staticmethod
@@ -93,6 +105,17 @@ class TokenProver:
         if record.expired(self._clock.epoch_ms()):
             raise ExpiredToken(f"the token {record.name} has expired", hint="`minflinkd token create` makes another")
         return record.identity
+
+    def identity_of_certificate(self, names: Collection[str]) -> Identity | None:
+        """Return whose certificate has these names; None if nobody's. Raises ExpiredToken, UnknownCertificate."""
+        found = [self._by_certificate[name] for name in names if name in self._by_certificate]
+        if len(found) > 1:
+            who = ", ".join(sorted(record.name for record in found))
+            raise UnknownCertificate(
+                f"the certificate is that of {who}: it is not certain who this is",
+                hint="revoke all but one of these entries, or use another certificate",
+            )
+        return self.identity(found[0].id) if found else None
 
     async def _prove(self, token: Token, key: bytes) -> None:
         if token.id not in self._records:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from dataclasses import dataclass
 from enum import IntEnum
 from fnmatch import fnmatchcase
+
+import msgspec
 
 from minflinkd.rest.errors import RequestError
 
@@ -42,6 +46,19 @@ class Identity:
 
 
 ANONYMOUS = Identity(name="anonymous", role=Role.ADMIN)  # everybody, where no log-in is asked for
+
+
+def written(identity: Identity) -> str:
+    """Return an identity as the value of a header. `read` reads it."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(identity)).decode()
+
+
+def read(text: str) -> Identity:
+    """Raises ValueError."""
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(text), type=Identity)
+    except (binascii.Error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def require_role(identity: Identity, role: Role) -> None:

@@ -2,6 +2,8 @@
 
 A token is `mfl-<id>-<secret>`. The file has the id, and of the secret only a salted scrypt hash. So whoever reads the
 file cannot log in, and whoever does not know an id costs the daemon no hash: both parts are drawn at random.
+
+An entry may name a client's certificate instead of a secret (E42): then no token proves it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Final, Self
 
 import msgspec
 
+from minflinkd.rest.identity import certificates
 from minflinkd.rest.identity.roles import Identity, Role
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.private_files import OTHERS, write_whole
@@ -72,7 +75,8 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     name: str
     id: str
     role: str
-    hash: str  # scrypt:N:r:p:salt:hash
+    hash: str = ""  # scrypt:N:r:p:salt:hash
+    certificate: str = ""  # a name with its kind, such as `CN:ci`: who shows a certificate with it, instead of a token
     jobs: tuple[str, ...] = ()  # patterns of names, such as `etl-*`; empty: all
     created: datetime | None = None
     expires: datetime | None = None
@@ -142,21 +146,28 @@ def parse_tokens(content: bytes, name: str) -> tuple[TokenRecord, ...]:
         ) from error
     names: set[str] = set()
     ids: set[str] = set()
+    shown: set[str] = set()  # certificates
     for record in found:
-        twice = record.name in names or record.id in ids
-        if problem := problem_of(record) or ("the name or id twice" if twice else ""):
+        twice = record.name in names or record.id in ids or record.certificate in shown
+        if problem := problem_of(record) or ("the name, id or certificate of another entry" if twice else ""):
             raise UnusableTokens(
                 f"{name}: the token {record.name[:64]!r} has {problem}",
                 hint="delete the entry, and make the token anew with `minflinkd token create`",
             )
         names.add(record.name)
         ids.add(record.id)
+        shown.update(filter(None, [record.certificate]))
     return found
+
+
+def is_name(text: str) -> bool:
+    """Whether an entry may have this name."""
+    return bool(_NAME.fullmatch(text)) and text != OWN
 
 
 def problem_of(record: TokenRecord) -> str:
     """Say what is wrong with an entry; "" if nothing is."""
-    if not _NAME.fullmatch(record.name) or record.name == OWN:
+    if not is_name(record.name):
         return f"a name that is not allowed (letters, digits, . _ -; not {OWN})"
     if record.role not in roles():
         return f"the role {record.role[:64]!r}, which is none of {', '.join(roles())}"
@@ -166,6 +177,8 @@ def problem_of(record: TokenRecord) -> str:
         return f"an empty pattern of jobs, or more than {_MOST_PATTERNS}"
     if record.expires is not None and record.expires.tzinfo is None:
         return "an expiry without a time zone"
+    if record.certificate:
+        return "both a certificate and a hash" if record.hash else certificates.problem_of(record.certificate)
     parts = _HASH.fullmatch(record.hash)
     if parts is None:
         return "a hash that is none"

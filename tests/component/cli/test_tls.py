@@ -97,3 +97,56 @@ def test_a_strict_client_trusts_the_certificates(tmp_path: Path) -> None:
                 continue
             waiting.remove(end)
     assert waiting == []
+
+
+def client(directory: Path, *arguments: str) -> str:
+    result = CliRunner().invoke(main, ["tls", "client", str(directory), *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_clients_certificate_comes_from_a_ca_for_clients_alone(tmp_path: Path) -> None:
+    """It cannot be used by a server, nor as that of a process of the cluster (E42)."""
+    init(tmp_path)
+    printed = client(tmp_path, "ci")
+    assert mode(tmp_path / "ci-key.pem") == mode(tmp_path / "client-ca-key.pem") == 0o600
+    certificate = x509.load_pem_x509_certificate((tmp_path / "ci.pem").read_bytes())
+    uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(uses) == [x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert certificate.subject.rfc4514_string() == "CN=ci"
+    of_clients = x509.load_pem_x509_certificate((tmp_path / "client-ca.pem").read_bytes())
+    certificate.verify_directly_issued_by(of_clients)
+    assert of_clients.subject != x509.load_pem_x509_certificate((tmp_path / "ca.pem").read_bytes()).subject
+    assert "minflinkd token create ci --role ROLE --certificate CN:ci" in printed
+
+
+def test_what_it_prints_for_the_daemon_is_a_configuration(tmp_path: Path) -> None:
+    """Beside what `tls init` prints (E42)."""
+    file = tmp_path / "minflinkd.yaml"
+    lines = client(tmp_path / "clients", "ci").splitlines()
+    of_daemon = [line for line in lines if line.startswith("security.")]
+    file.write_text("\n".join([init(tmp_path / "tls").partition("\n")[2], *of_daemon]))
+    config = load_config(file, {}, {})
+    both = tls_of(config.rest_tls)
+    assert both is not None
+    both.server(config.rest_tls.clients)
+
+
+def test_a_second_client_has_the_same_ca_and_its_own_certificate_can_be_renewed(tmp_path: Path) -> None:
+    assert json.loads(client(tmp_path, "ci", "--json"))["newCa"] is True
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert json.loads(client(tmp_path, "other", "--json"))["newCa"] is False
+    client(tmp_path, "ci", "--days", "1")
+    changed = {name for name, content in before.items() if (tmp_path / name).read_bytes() != content}
+    assert changed == {"ci.pem", "ci-key.pem"}
+
+
+@pytest.mark.parametrize("name", ["ca", "client-ca", "internal", "rest", "ci-key", "../x", "a b", "", "daemon"])
+def test_a_client_whose_files_would_replace_others_is_refused(tmp_path: Path, name: str) -> None:
+    """Such as those of the cluster's own processes in the same directory."""
+    init(tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    refused = CliRunner().invoke(main, ["tls", "client", str(tmp_path), name])
+    assert refused.exit_code == 2
+    assert "not a name that is allowed" in refused.output
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before

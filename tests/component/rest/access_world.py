@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from minflinkd.rest.identity.tokens import Token, TokenRecord, hash_of
 from minflinkd.rest.server import Entrance, Listening, RestServer, place
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime import listening
-from minflinkd.runtime.clock import SystemClock
+from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.local_socket import Admitted, LocalSocket
 
 OWN = Token.new()
@@ -60,17 +61,25 @@ def bearer(token: Token | str) -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def world(network: LocalNetwork, base: Path, local: Admitted | None = None) -> AsyncIterator[World]:
-    """`local`: who may use the socket; by default this process."""
+async def world(
+    network: LocalNetwork,
+    base: Path,
+    local: Admitted | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+    more: Iterable[TokenRecord] = (),
+    clock: Clock | None = None,
+) -> AsyncIterator[World]:
+    """`local`: who may use the socket; by default this process. `more`: entries besides those of `records`."""
     local = local or Admitted(os.geteuid())
-    prover = TokenProver(OWN, records(), SystemClock(), hint=HINT)
-    access = Access(prover, local=local, hint=HINT)
+    prover = TokenProver(OWN, (*records(), *more), SystemClock(), hint=HINT)
+    access = Access(prover, local=local, hint=HINT, clock=clock)
     sockets = await listening.bind(place("127.0.0.1", 0))
     unix = LocalSocket.bind(base, sockets[0].getsockname()[1], local)
     audit = AuditLog(base / "audit.log")
     server = RestServer(
         Backend(network, timeout=0.2, submit_timeout=lambda: 0.2),
-        listening=Listening(host="127.0.0.1", port=0, sockets=[*sockets, unix.socket]),
+        listening=Listening(host="127.0.0.1", port=0, sockets=[*sockets, unix.socket], tls=tls),
         entrance=Entrance(access=access, audit=audit),
         about=About(version="0", config_items=list, blob_url=str),
         metrics=Metrics(version="0"),

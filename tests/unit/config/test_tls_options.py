@@ -6,6 +6,7 @@ import pytest
 
 from minflinkd.config import ConfigError, load_config
 from minflinkd.config.tls_options import tls_of
+from minflinkd.runtime.tls import Clients
 
 INTERNAL = {f"security.ssl.internal.{name}": f"/tls/{name}.pem" for name in ("certificate", "key", "ca")} | {
     "security.ssl.internal.enabled": "true"
@@ -56,3 +57,19 @@ def test_the_endpoint_may_be_on_a_network_with_tls_of_its_own() -> None:
         assert "set security.ssl.rest.enabled: true" in problem
     load_config(None, {}, {"rest.bind-address": "0.0.0.0", **REST})
     load_config(None, {}, {"rest.bind-address": "0.0.0.0", "security.allow-unauthenticated": "true"})
+
+
+CLIENTS = {"security.ssl.rest.client-certificates": "optional", "security.ssl.rest.client-ca": "/tls/client-ca.pem"}
+
+
+def test_certificates_of_clients_need_tls_and_a_ca_and_a_ca_needs_them() -> None:
+    """A CA that is never asked for would let somebody believe that it protects something (E42)."""
+    assert load_config(None, {}, REST | CLIENTS).rest_tls.clients is Clients.MAY_HAVE_ONE
+    required = REST | CLIENTS | {"security.ssl.rest.client-certificates": "required"}
+    assert load_config(None, {}, required).rest_tls.clients is Clients.NEED_A_CERTIFICATE
+    assert load_config(None, {}, REST).rest_tls.clients is Clients.NEED_NONE
+    for missing in ("security.ssl.rest.client-ca", "security.ssl.rest.enabled"):
+        (problem,) = faults({key: value for key, value in (REST | CLIENTS).items() if key != missing})
+        assert "optional needs security.ssl.rest.enabled and security.ssl.rest.client-ca" in problem
+    (problem,) = faults({**REST, "security.ssl.rest.client-ca": "/tls/client-ca.pem"})
+    assert "has no effect without security.ssl.rest.client-certificates" in problem
