@@ -14,6 +14,7 @@ from typing import TypeVar
 import pytest
 import pytest_asyncio
 
+from tests.servers.apache_kafka import ApacheKafka
 from tests.servers.azure import Azurite
 from tests.servers.gcs import FakeGcs
 from tests.servers.hdfs import Hdfs
@@ -88,6 +89,12 @@ async def postgres(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Po
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def kafka(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tansu]:
     async with running(Tansu, tmp_path_factory.mktemp("kafka")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApacheKafka]:
+    async with running(ApacheKafka, tmp_path_factory.mktemp("apache-kafka")) as server:
         yield server
 
 

@@ -31,6 +31,7 @@ _ARTIFACTS = (
 
 POSTGRES_DRIVER = HOME / "postgresql-driver-42.7.7"  # the JDBC driver
 KAFKA_CONNECTOR = HOME / "kafka-connector-4.2.0"  # Spark's connector
+KAFKA_BROKER = HOME / "kafka-broker-4.3.1"
 _POSTGRES = Path("/usr/lib/postgresql")
 
 
@@ -104,6 +105,10 @@ def kafka() -> None:
     jars(KAFKA_CONNECTOR, artifacts, alone=True)
 
 
+def kafka_broker() -> None:
+    jars(KAFKA_BROKER, ("org.apache.kafka:kafka_2.13:4.3.1",))
+
+
 def jars(directory: Path, artifacts: Iterable[str], *, alone: bool = False) -> None:
     """Download jars from Maven into a directory that appears whole. Return at once if it exists.
 
@@ -156,6 +161,7 @@ SERVERS: dict[str, Callable[[], None]] = {
     "hdfs": hdfs,
     "postgres": postgres,
     "kafka": kafka,
+    "kafka-broker": kafka_broker,
     "sftp": sftp,
     "systemd": systemd,
 }

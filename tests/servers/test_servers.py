@@ -13,6 +13,7 @@ import aiohttp
 import psutil
 import pytest
 
+from tests.servers.apache_kafka import ApacheKafka
 from tests.servers.azure import Azurite
 from tests.servers.fixtures import running
 from tests.servers.gcs import FakeGcs
@@ -23,7 +24,7 @@ from tests.servers.s3 import Moto, SeaweedFS
 from tests.servers.sftp import Sftp
 
 ROOT = Path(__file__).parents[2]
-KINDS = (Moto, SeaweedFS, FakeGcs, Azurite, Postgres, Tansu, Sftp)
+KINDS = (Moto, SeaweedFS, FakeGcs, Azurite, Postgres, Tansu, ApacheKafka, Sftp)
 
 
 @pytest.mark.slow
@@ -44,7 +45,9 @@ async def test_a_killed_server_comes_back_in_its_place(kind: type[Server], tmp_p
     assert not psutil.pid_exists(pid)
 
 
-@pytest.mark.parametrize("name", ["moto", "seaweedfs", "fake_gcs", "azurite", "postgres", "kafka", "sftp"])
+@pytest.mark.parametrize(
+    "name", ["moto", "seaweedfs", "fake_gcs", "azurite", "postgres", "kafka", "apache_kafka", "sftp"]
+)
 def test_a_server_listens_on_loopback_only(request: pytest.FixtureRequest, name: str) -> None:
     process = psutil.Process(request.getfixturevalue(name).pid)
     heard = set[str]()
