@@ -5,12 +5,13 @@ It is a checkpoint or savepoint of any job (C25), or the offsets of the job's so
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace as copy
 
 from minflinkd.checkpoint import offsets as record
+from minflinkd.checkpoint import source_logs as logs
 from minflinkd.checkpoint.external import (
     External,
     NoCheckpointThere,
@@ -91,35 +92,41 @@ class Origin:
 
     def at_checkpoint(self, origin: External) -> Start:
         """Start at the checkpoint's offsets, with the logs of its file sources and nothing else of it."""
-        restores: dict[TaskId, TaskRestore] = {}
-        for snapshot in origin.checkpoint.tasks:
-            logs = tuple(file for file in snapshot.files if file.path.startswith("sources/"))
-            kept = copy(
-                snapshot,
-                files=logs,
-                batch_id=-1,
-                input_ended=False,
-                inputs={},
-                output=0,
-                unaligned=False,
-            )
-            own = {name: text for name, text in snapshot.source_offsets.items() if name not in snapshot.inputs}
-            for task, restore in self._at_offsets(own):
-                restores[task] = copy(restore, snapshot=kept, root=origin.root.uri)
-            owing = {transaction.sink for transaction in snapshot.transactions}
-            for other in chain(self.graph):  # commit what its sinks owe even if it has no source
-                if other.id not in restores and owing & {vertex.id for vertex in other.vertices}:
-                    restores[other.id] = TaskRestore(checkpoint_id=0, snapshot=kept, root=origin.root.uri)
+        snapshots = origin.checkpoint.tasks
+        own = {
+            name: text
+            for snapshot in snapshots
+            for name, text in snapshot.source_offsets.items()
+            if name not in snapshot.inputs
+        }
+        restores = {task: _with_logs(restore, origin) for task, restore in self._at_offsets(own)}
+        owed = [transaction for snapshot in snapshots for transaction in snapshot.transactions]
+        everywhere = {vertex.id for vertex in self.graph.vertices}
+        for task in chain(self.graph):  # commit what its sinks owe even if it has no source
+            mine = {vertex.id for vertex in task.vertices}
+            due = tuple(t for t in owed if t.sink in mine)
+            if task.id not in restores and not due:
+                continue
+            gone = tuple(t for t in owed if t.sink not in everywhere)  # refused where the sink is looked for
+            restore = restores.get(task.id) or TaskRestore(checkpoint_id=0, snapshot=_nothing(task))
+            snapshot = copy(restore.snapshot, transactions=(*due, *gone))
+            restores[task.id] = copy(restore, snapshot=snapshot, root=origin.root.uri)
         return Start(origin.directory.uri, restores, origin.checkpoint)
 
-    def at_record(self, path: str, offsets: record.Offsets) -> Start:
-        texts = {source: record.text(offset) for source, offset in offsets.latest().items()}
-        return Start(path, dict(self._at_offsets(texts)))
+    def at_record(self, path: str, offsets: record.Offsets, newest: External | None) -> Start:
+        """Start at recorded offsets. File sources have the logs of `newest`, the job's newest checkpoint."""
+        ends = logs.sources_with_logs(newest.checkpoint.tasks) if newest is not None else {}
+        found, useless = logs.positions(offsets, ends)
+        texts = {source: record.text(offset) for source, offset in found.items()}
+        restores = dict(self._at_offsets(texts))
+        if newest is not None and ends:
+            restores = {task: _with_logs(restore, newest, useless) for task, restore in restores.items()}
+        return Start(path, restores)
 
     def _at_offsets(self, texts: Mapping[str, str]) -> Iterator[tuple[TaskId, TaskRestore]]:
         """Yield what each task with sources starts from. Skip sources that the job no longer has."""
         for task in chain(self.graph):
-            mine = {source: text for source, text in texts.items() if source.partition("#")[0] in _sources(task)}
+            mine = {source: text for source, text in texts.items() if logs.vertex_of(source) in _sources(task)}
             if mine:
                 yield task.id, TaskRestore(checkpoint_id=0, snapshot=_nothing(task), offsets=mine)
 
@@ -138,6 +145,7 @@ async def latest_offsets(storages: Storages, path: str, origin: Origin) -> Start
     """Return a start at the offsets of a savepoint or checkpoint, or at those recorded in a job's directory.
 
     The record lags a little. If there is a later checkpoint, that one counts: what it published must not be read again.
+    Otherwise the newest checkpoint is only asked for the logs of file sources.
 
     Raises NoCheckpointThere, CorruptMetadata, MetadataTooNew, OffsetsUnreadable, UnknownScheme, StorageError.
     """
@@ -150,11 +158,19 @@ async def latest_offsets(storages: Storages, path: str, origin: Origin) -> Start
     newest = await newest_below(directory)
     if newest is not None and newest.checkpoint.checkpoint_id > recorded.published:
         return origin.at_checkpoint(newest)
-    return origin.at_record(path, recorded)
+    return origin.at_record(path, recorded, newest)
 
 
 def _sources(task: Task) -> set[str]:
     return {vertex.id for vertex in task.vertices if vertex.source is not None}
+
+
+def _with_logs(restore: TaskRestore, origin: External, without: Collection[str] = ()) -> TaskRestore:
+    """Add the logs that `origin` has of the restore's sources, except those in the vertices `without`."""
+    vertices = {logs.vertex_of(source) for source in restore.offsets}.difference(without)
+    found = logs.logs_of(origin.checkpoint.tasks, vertices)
+    snapshot = copy(restore.snapshot, operators=found.operators, files=found.files)
+    return copy(restore, snapshot=snapshot, root=origin.root.uri)
 
 
 def _nothing(task: Task) -> TaskSnapshot:

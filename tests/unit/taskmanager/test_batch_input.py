@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from minflinkd.rpc.plan_sources import EXCHANGE
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.taskmanager.session.query.batch_input import MOST_FILES, failed_input
-from minflinkd.taskmanager.session.state.operators import EXCHANGE
 
 
 def source(number: int, vertex: str, kind: str = "FileSource") -> PlanNode:

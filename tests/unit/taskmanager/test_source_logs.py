@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from minflinkd.rpc.plan_sources import EXCHANGE, lines_with_logs, source_logs
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.taskmanager.session.restore.placement import place
-from minflinkd.taskmanager.session.state.operators import EXCHANGE, lines_with_logs, source_logs
 from minflinkd.taskmanager.session.state.snapshot import CommitEntry, OffsetEntry, closure, cut_off
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from minflinkd.jobgraph.faults import GraphFault, nearest
 from minflinkd.jobgraph.model import Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
+from minflinkd.rpc import plan_sources
 from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import VertexId
@@ -93,10 +94,10 @@ def _build(
             steady_plans.hold(spark, stateful=True)
         else:
             steady_plans.allow_reuse(spark)
-        plan.source_names = operators.source_names(plan.operators)
+        plan.source_names = plan_sources.source_names(plan.operators)
         plan.scans = operators.scans(plan.operators, [v.id for v in task.vertices if v.source and not v.source.python])
         read = {edge.id for edge in task.inputs}  # an exchange that is read twice has two lines in the offset log
-        lines = operators.source_lines(plan.operators)
+        lines = plan_sources.source_lines(plan.operators)
         plan.exchanges = {line: VertexId(leaf.vertex) for line, leaf in lines.items() if leaf.vertex in read}
     return plan
 

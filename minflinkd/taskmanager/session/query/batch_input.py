@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from minflinkd.rpc.plan_sources import EXCHANGE, lines_with_logs, source_lines, source_names
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.taskmanager.child.protocol import SnapshotFailed
 from minflinkd.taskmanager.session.state import snapshot
-from minflinkd.taskmanager.session.state.operators import EXCHANGE, lines_with_logs, source_lines, source_names
 
 MOST_FILES = 5  # files per source that are named; the others are counted
 MOST_CHARACTERS = 300  # of an offset; a Kafka offset names every partition

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from minflinkd.rpc.plan_sources import lines_with_logs, source_lines, source_names
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.ids import VertexId
@@ -18,7 +19,6 @@ from minflinkd.taskmanager.exchange.channels import UNREAD, WATERMARK, Checkpoin
 from minflinkd.taskmanager.exchange.log import ExchangeDamaged
 from minflinkd.taskmanager.session.state import snapshot
 from minflinkd.taskmanager.session.state.ledger import Ledger
-from minflinkd.taskmanager.session.state.operators import lines_with_logs, source_lines, source_names
 
 
 class Snapshotter:

@@ -14,6 +14,7 @@ import structlog
 from pyspark import SparkContext
 
 from minflinkd.jobgraph.model import RuntimeMode
+from minflinkd.rpc.plan_sources import lines_with_logs
 from minflinkd.taskmanager.child.protocol import RunTask
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.restore import continuation, placement
@@ -23,7 +24,6 @@ from minflinkd.taskmanager.session.restore.repartition import StateNotRepartitio
 from minflinkd.taskmanager.session.spark.scheduling import pool, tagged
 from minflinkd.taskmanager.session.spark.session import Session
 from minflinkd.taskmanager.session.state import schema_paths, snapshot
-from minflinkd.taskmanager.session.state.operators import lines_with_logs
 
 log = structlog.get_logger(__name__)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from minflinkd.rpc.plan_sources import source_lines, source_logs, source_names
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.child.protocol import Restored
 from minflinkd.taskmanager.session.plan.plan import Plan
@@ -20,7 +21,6 @@ from minflinkd.taskmanager.session.restore.repartition import PARTITIONS
 from minflinkd.taskmanager.session.spark.failures import query_failure
 from minflinkd.taskmanager.session.spark.session import Session
 from minflinkd.taskmanager.session.state import snapshot
-from minflinkd.taskmanager.session.state.operators import source_lines, source_logs, source_names
 
 _METADATA = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata"
 

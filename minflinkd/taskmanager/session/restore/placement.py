@@ -24,9 +24,10 @@ from minflinkd.checkpoint.state_matching import (
     all_fit,
     match_nodes,
 )
+from minflinkd.rpc.plan_sources import source_lines, source_logs
 from minflinkd.rpc.snapshot import PlanNode, without_meaning
 from minflinkd.taskmanager.session.state import snapshot
-from minflinkd.taskmanager.session.state.operators import USER_STATE, source_lines, source_logs
+from minflinkd.taskmanager.session.state.operators import USER_STATE
 
 # Spark's names for the operators of a kind, in the records next to their state. State of a kind that is not here cannot
 # be moved: the records of `transformWithState`, for example, hold paths.

@@ -6,12 +6,7 @@ So each vertex's frame is marked in the plan by an alias of its own, and the pla
 The numbers are Spark's: it counts stateful operators and sources from the sink downwards, left before right. Spark's
 own list of stateful operators (in `UnsupportedOperationChecker`) is not used, as it leaves some of them out.
 
-A source has three kinds of numbers. Example: `FROM x JOIN s JOIN x`, where `x` is an exchange that is read twice, and
-`s` is a directory of files:
-
-    number         x is 0, s is 1: each source once, in the order of the plan
-    offset lines   x has the lines 0 and 2, s has line 1: one for each place that reads the source
-    source log     s has the directory sources/0: exchanges have none, and are not counted
+A source has three kinds of numbers, see `rpc.plan_sources`.
 
 A query that WITH names is in the plan once, and so are its sources. What reads it holds a reference to it. Spark
 replaces each reference by the query when it runs a micro-batch, and counts stateful operators only then.
@@ -29,6 +24,7 @@ import structlog
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
+from minflinkd.rpc.plan_sources import EXCHANGE
 from minflinkd.rpc.snapshot import Meant, PlanNode
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.spark.failures import hidden
@@ -38,7 +34,6 @@ from minflinkd.taskmanager.session.state.meaning import meanings
 log = structlog.get_logger(__name__)
 
 _MARK = "minflinkd_vertex_"
-EXCHANGE = "minflinkd_exchange"
 _REFERENCE = "CTERelationRef"  # to a query that WITH names
 _EXCHANGE_NODE = "StreamingExecutionRelation"  # only exchanges have their source in the plan from the beginning
 USER_STATE = "TransformWithState"  # the prefix of all its operator names
@@ -87,40 +82,8 @@ def _meanings(plan: Any) -> dict[int, tuple[Meant, ...]]:
         return {}
 
 
-def source_lines(found: tuple[PlanNode, ...]) -> dict[int, PlanNode]:
-    """Return the source of each line of the offset log."""
-    return {line: node for node in found if not node.stateful for line in node.offset_lines}
-
-
-def source_logs(found: tuple[PlanNode, ...]) -> dict[int, int]:
-    """Return the directory below `sources` by number of the source. Exchanges have none, and are not counted there.
-
-    Example: for an exchange and then two file sources, `{1: 0, 2: 1}`.
-    """
-    # Spark counts the directories while it turns relations into sources; an exchange is one from the beginning.
-    numbers = sorted(node.number for node in found if not node.stateful and node.kind != EXCHANGE)
-    return {number: log for log, number in enumerate(numbers)}
-
-
-def lines_with_logs(found: tuple[PlanNode, ...]) -> dict[int, int]:
-    """Return the directory below `sources` by line of the offset log. Exchanges have none: their lines are left out."""
-    logs = source_logs(found)
-    return {line: logs[node.number] for line, node in source_lines(found).items() if node.number in logs}
-
-
 def _with_lines(node: PlanNode, lines: tuple[int, ...]) -> PlanNode:
     return node if lines == (node.number,) else msgspec.structs.replace(node, lines=lines)
-
-
-def source_names(found: tuple[PlanNode, ...]) -> dict[int, str]:
-    """Return a name for each source by its number: its vertex, and `<vertex>#2` for a second one in it."""
-    names: dict[int, str] = {}
-    for node in found:
-        if not node.stateful:
-            vertex = node.vertex or "source"
-            taken = sum(name.partition("#")[0] == vertex for name in names.values())
-            names[node.number] = f"{vertex}#{taken + 1}" if taken else vertex
-    return names
 
 
 def scans(found: tuple[PlanNode, ...], single: Collection[VertexId]) -> dict[int, int]:
