@@ -4,6 +4,8 @@ chk-<n>/_metadata                     a completed checkpoint; it is complete onc
 chk-<n>/_discarded                    what was its metadata, until the files of a claimed checkpoint are deleted
 chk-<n>/_damaged                      the checkpoint is damaged, and the job went on from an earlier one
 <epoch>-<n>-<TM>-<attempt>-<k>.seg    a physical file, named by `filemerging`, which writes it
+offsets.json                          where the sources stand (`offsets`)
+source-logs/_logs                     what is kept of the last checkpoint at the job's end (`kept_logs`)
 ids/<first>                           a block of checkpoint ids that one coordinator has reserved
 """
 
@@ -18,6 +20,10 @@ METADATA = "_metadata"
 DISCARDED = "_discarded"
 DAMAGED = "_damaged"
 IDS = "ids"
+OFFSETS = "offsets.json"
+SOURCE_LOGS = "source-logs"
+KEPT_LOGS = f"{SOURCE_LOGS}/_logs"
+PACKED = ".gz"  # the end of the name of a log's entry that is kept
 
 _CHECKPOINT = re.compile(r"chk-([1-9][0-9]*)")
 _PHYSICAL = re.compile(r"([0-9]+)-([0-9]+)-tm-[0-9a-z-]+-[0-9a-f]{32}-[0-9]+\.seg")
@@ -71,6 +77,11 @@ def parse_damage_record(name: str) -> int | None:
     directory, _, file = name.partition("/")
     match = _CHECKPOINT.fullmatch(directory)
     return int(match[1]) if match and file == DAMAGED else None
+
+
+def outlives_checkpoints(name: str) -> bool:
+    """Whether a file tells where the sources of an ended job stood (C26). It stays as long as the job's result."""
+    return name == OFFSETS or name.startswith(f"{SOURCE_LOGS}/")
 
 
 def id_block(first: int) -> str:

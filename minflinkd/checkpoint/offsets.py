@@ -19,12 +19,13 @@ from typing import Any
 
 import msgspec
 
+from minflinkd.checkpoint import layout
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.runtime.errors import MALFORMED, MinflinkError
 from minflinkd.runtime.ids import JobId, TaskId
 from minflinkd.storage.location import Location
 
-FILE = "offsets.json"
+FILE = layout.OFFSETS
 VERSION = 1
 
 

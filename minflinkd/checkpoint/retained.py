@@ -12,7 +12,7 @@ import structlog
 
 from minflinkd.checkpoint import layout
 from minflinkd.checkpoint.metadata import CorruptMetadata, MetadataTooNew
-from minflinkd.checkpoint.orphans import delete_in_batches, referenced
+from minflinkd.checkpoint.orphans import BATCH, delete_in_batches, referenced
 from minflinkd.checkpoint.store import read_checkpoint
 from minflinkd.storage.location import Location
 
@@ -51,6 +51,19 @@ async def retain_only(directory: Location, kept: Collection[int], *, leads: Call
     await delete_in_batches(unneeded, directory.delete_children, leads=leads)
     if subsumed or unneeded:
         log.info("not retained", directory=directory.uri, checkpoints=len(subsumed), files=len(unneeded))
+
+
+async def retain_offsets(directory: Location) -> None:
+    """Delete a job's checkpoints, but not the record of where its sources stood (C26).
+
+    Only for a job that has ended. Idempotent. Raises StorageError.
+    """
+    names = await _names(directory)
+    gone = [name for name in names if not layout.outlives_checkpoints(name)]
+    if len(gone) == len(names):
+        await directory.delete_tree()
+    for start in range(0, len(gone), BATCH):
+        await directory.delete_children(gone[start : start + BATCH])
 
 
 async def _names(directory: Location) -> Sequence[str]:

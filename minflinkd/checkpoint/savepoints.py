@@ -79,7 +79,7 @@ async def verify(root: Location, checkpoint: CompletedCheckpoint) -> int:
     """Read every segment and return the number of bytes. Raises StorageCorrupt for the first missing or damaged one."""
     total = 0
     for read in _reads(checkpoint):
-        for _, data in await _segments(root, read):
+        for _, data in await checked_segments(root, read):
             total += len(data)
     return total
 
@@ -93,7 +93,7 @@ async def _copy(
 ) -> dict[StateHandle, StateHandle]:
     handles: dict[StateHandle, StateHandle] = {}
     for read in _reads(checkpoint):
-        for handle, data in await _segments(root, read):
+        for handle, data in await checked_segments(root, read):
             handles[handle] = await writer.append(data)
     empty = {file.handle for task in checkpoint.tasks for file in task.files if not file.handle.length}
     for handle in empty:
@@ -101,7 +101,8 @@ async def _copy(
     return handles
 
 
-async def _segments(root: Location, read: RangedRead) -> list[tuple[StateHandle, bytes]]:
+async def checked_segments(root: Location, read: RangedRead) -> list[tuple[StateHandle, bytes]]:
+    """Fetch the segments of one request. Raises StorageCorrupt if one is missing or differs from its checksum."""
     try:
         data = b"".join([piece async for piece in root.child(read.file).open_read(read.offset, read.length)])
     except ObjectNotFound as error:

@@ -58,6 +58,21 @@ def logs_of(snapshots: Sequence[TaskSnapshot], vertices: Collection[str]) -> Sou
     return SourceLogs(tuple(operators), tuple(files))
 
 
+def with_logs_only(snapshot: TaskSnapshot, vertices: Collection[str]) -> TaskSnapshot:
+    """Return what a start at the snapshot's offsets needs: the offsets, and the logs of the sources in `vertices`."""
+    found = logs_of([snapshot], vertices)
+    return TaskSnapshot(
+        task_id=snapshot.task_id,
+        attempt_id=snapshot.attempt_id,
+        resource_id=snapshot.resource_id,
+        checkpoint_id=snapshot.checkpoint_id,
+        batch_id=-1,
+        files=found.files,
+        operators=found.operators,
+        source_offsets={n: text for n, text in snapshot.source_offsets.items() if n not in snapshot.inputs},
+    )
+
+
 def sources_with_logs(snapshots: Sequence[TaskSnapshot]) -> dict[str, int]:
     """Return the file sources of which the snapshots have the log, and its last entry."""
     return {name: end for snapshot in snapshots for name, end in _ends(snapshot)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import structlog
 from msgspec.structs import replace
 
-from minflinkd.checkpoint.retained import retain_only
+from minflinkd.checkpoint.retained import retain_offsets, retain_only
 from minflinkd.dispatcher.blobs import Blobs
 from minflinkd.dispatcher.job_store import JobStore, StoredResult, Unreadable
 from minflinkd.rpc.jobs import JobStatus
@@ -173,10 +173,13 @@ class JobResults(Component):
             log.info("the ResourceManager knew that the job has ended", job=job_id, error=str(error))
 
     async def _delete_checkpoints(self, result: StoredResult) -> None:
-        """Delete what nobody needs any more of the job's checkpoints."""
+        """Delete what nobody needs any more of the job's checkpoints.
+
+        The record of its offsets stays as long as the result.
+        """
         directory = self._checkpoints_of(result.details.job_id)
         if not keeps_checkpoints(result):
-            await directory.delete_tree()
+            await retain_offsets(directory)
         elif result.retained and result.kept is not None:
             await retain_only(directory, result.kept, leads=self._leads)
 

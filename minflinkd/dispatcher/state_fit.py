@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from minflinkd.checkpoint.external import External, NoCheckpointThere, read_external
 from minflinkd.checkpoint.metadata import CorruptMetadata, MetadataTooNew
 from minflinkd.checkpoint.offsets import OffsetsUnreadable
+from minflinkd.checkpoint.source_logs import SourceLogs, vertex_of, without_log
 from minflinkd.checkpoint.state_matching import (
     ALLOW,
     ALLOW_CHANGED,
@@ -33,7 +34,7 @@ from minflinkd.jobgraph.faults import GraphFault, vertex_path
 from minflinkd.jobgraph.model import JobGraph, Restore, RestoreMode, RuntimeMode
 from minflinkd.jobmaster.origin import Origin, latest_offsets
 from minflinkd.rpc.jobs import StateChange, StateFate, VersionChanges
-from minflinkd.rpc.messages import HeldState
+from minflinkd.rpc.messages import HeldState, TaskRestore
 from minflinkd.rpc.snapshot import PlanNode, StateFile, TaskSnapshot
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId, TaskId, VertexId
@@ -259,9 +260,10 @@ class RestoreCheck:
             start = await latest_offsets(self.storages, path, Origin(self.storages, graph))
         except (*_WRONG, OffsetsUnreadable) as error:
             return (_fault(error),)
-        if start.restores:
-            return ()
-        return (GraphFault(path=_PATH, problem="it has no offset of any source of this job", hint="leave restore out"),)
+        if not start.restores:
+            problem = "it has no offset of any source of this job"
+            return (GraphFault(path=_PATH, problem=problem, hint="leave restore out"),)
+        return tuple(_no_log(source) for restore in start.restores.values() for source in _without_log(restore))
 
     def _claim(self, restore: Restore, found: External) -> tuple[GraphFault, ...]:
         owner = found.checkpoint.job_id
@@ -272,6 +274,20 @@ class RestoreCheck:
             return ()
         problem = f"the checkpoint belongs to job {owner}, which runs, and would be deleted"
         return (GraphFault(path="restore.mode", problem=problem, hint="no-claim, or a savepoint of that job"),)
+
+
+def _without_log(restore: TaskRestore) -> tuple[str, ...]:
+    return without_log(restore.offsets, SourceLogs(restore.snapshot.operators, restore.snapshot.files))
+
+
+def _no_log(source: str) -> GraphFault:
+    return GraphFault(
+        path=vertex_path(VertexId(vertex_of(source))),
+        problem=f"the offset of the file source {source} is a place in its log of files, and there is no log up to it",
+        hint="name a savepoint or checkpoint as restore.path; or give the offsets of other sources only, and move away "
+        "what was read",
+        code="offsets-not-usable",
+    )
 
 
 def _restored_from(graph: JobGraph) -> str | None:

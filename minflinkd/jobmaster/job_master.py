@@ -416,6 +416,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
         else:
             self._offsets.update(self._core.state, point)
             await self._offsets.write_last()
+            await self._offsets.keep_logs(point)
             self._feed(ev.SinksSettled())
 
     def _checkpoints_failed(self, failure: CheckpointFailed) -> None:

@@ -3,7 +3,7 @@
 Every write creates a file in the storage, and offsets change with every micro-batch. So only offsets that are recorded
 nowhere else are written soon. The metadata of a fresh checkpoint has its offsets as well. What was processed after the
 last checkpoint does not count if sinks publish with checkpoints. The rest is written once in a while, and at the end of
-the job.
+the job. Then the logs of file sources are kept too, without which their offsets say nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
 from minflinkd.checkpoint import offsets as record
+from minflinkd.checkpoint.kept_logs import keep_logs
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.offsets import Offsets
 from minflinkd.checkpoint.turn import StorageTurn
@@ -29,6 +31,7 @@ from minflinkd.storage.location import Location
 log = structlog.get_logger(__name__)
 
 INTERVAL = 5.0  # seconds between two checks for something to write
+KEEPING = 30.0  # seconds within which the logs of file sources must be copied
 BEHIND = 60.0  # seconds that the record may lag if a checkpoint has the offsets as well
 
 
@@ -102,6 +105,20 @@ class OffsetRecord:
         except (MinflinkError, TimeoutError) as error:
             why = str(error) or "no answer"
             log.warning("the last offsets are not recorded", directory=self._root.uri, error=why)
+
+    async def keep_logs(self, point: CompletedCheckpoint | None) -> None:
+        """Keep the logs of file sources at the job's end, before its checkpoints are deleted.
+
+        `point`: the job's last checkpoint, which is published. The job ends even if they cannot be kept.
+        """
+        if point is None:
+            return
+        try:
+            async with asyncio.timeout(KEEPING):
+                await self._turn.take(partial(keep_logs, self._root, point))
+        except (MinflinkError, TimeoutError) as error:
+            why = str(error) or "no answer"
+            log.warning("the logs of file sources are not kept", directory=self._root.uri, error=why)
 
     def _is_due(self, offsets: Offsets) -> bool:
         now = self._clock.monotonic()

@@ -21,6 +21,7 @@ from minflinkd.checkpoint.external import (
     read_external,
     read_to_discard,
 )
+from minflinkd.checkpoint.kept_logs import kept_logs
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.state_matching import match_tasks
 from minflinkd.jobgraph.chaining import chain
@@ -145,7 +146,8 @@ async def latest_offsets(storages: Storages, path: str, origin: Origin) -> Start
     """Return a start at the offsets of a savepoint or checkpoint, or at those recorded in a job's directory.
 
     The record lags a little. If there is a later checkpoint, that one counts: what it published must not be read again.
-    Otherwise the newest checkpoint is only asked for the logs of file sources.
+    Otherwise the newest checkpoint is only asked for the logs of file sources. If the job has ended and its checkpoints
+    are deleted, what was kept of the last one takes its place.
 
     Raises NoCheckpointThere, CorruptMetadata, MetadataTooNew, OffsetsUnreadable, UnknownScheme, StorageError.
     """
@@ -156,6 +158,9 @@ async def latest_offsets(storages: Storages, path: str, origin: Origin) -> Start
     except ObjectNotFound:
         return origin.at_checkpoint(await read_external(storages, path))
     newest = await newest_below(directory)
+    kept = await kept_logs(directory)
+    if kept is not None and (newest is None or kept.checkpoint.checkpoint_id > newest.checkpoint.checkpoint_id):
+        newest = kept
     if newest is not None and newest.checkpoint.checkpoint_id > recorded.published:
         return origin.at_checkpoint(newest)
     return origin.at_record(path, recorded, newest)

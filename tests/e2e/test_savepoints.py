@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from minflinkd.checkpoint import layout
 from minflinkd.cli.submission import RefusedJob
 from minflinkd.jobgraph.places import place_of
 from tests.cluster import Cluster
@@ -55,7 +56,9 @@ async def processed(cluster: Cluster, job_id: str, batches: int) -> None:
 
 async def none_left(cluster: Cluster, job_id: str) -> None:
     async def none() -> bool:
-        return not [path for path in files_below(cluster.state / "checkpoints") if job_id in str(path)]
+        directory = cluster.state / "checkpoints" / job_id
+        left = [str(path.relative_to(directory)) for path in files_below(directory)]
+        return all(map(layout.outlives_checkpoints, left))
 
     await until(none, "no checkpoint of the job", timeout=10)
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from minflinkd.checkpoint import layout
 from minflinkd.cli.client import Client
 from minflinkd.cli.submission import submit
 from minflinkd.rest.schemas import JobInfo
@@ -22,6 +23,7 @@ from minflinkd.runtime.crash_points import OF_SAVEPOINTS, OF_SUBMISSIONS, VARIAB
 from minflinkd.runtime.errors import MinflinkError
 from tests.cluster import Cluster, free_port, running_cluster
 from tests.faults.hot_restarts import ONE, drained, files_read
+from tests.files import files_below
 from tests.waiting import PATIENCE, until
 from tests.windows_job import WindowsJob, leftovers, result
 
@@ -191,7 +193,8 @@ async def test_a_cancelled_job_stays_cancelled_if_the_daemon_dies_over_it(
     assert leftovers(windows.base / "out") == []
 
     def cleaned() -> bool:
-        return not (deaths.cluster.state / "checkpoints" / before.jid).exists()
+        directory = deaths.cluster.state / "checkpoints" / before.jid
+        return all(layout.outlives_checkpoints(str(path.relative_to(directory))) for path in files_below(directory))
 
     await until(cleaned, "its checkpoints are deleted")
 

@@ -194,3 +194,11 @@ async def test_a_checkpoint_that_is_later_than_the_record_says_where_sources_sta
     graph = job(path=str(tmp_path), offsets="latest")
     found = await latest_offsets(storages, str(tmp_path), Origin(storages, graph))
     assert [restore.offsets for restore in found.restores.values()] == [{"numbers": start}]
+
+
+async def test_a_file_source_whose_log_is_gone_is_a_fault(tmp_path: Path) -> None:
+    """Otherwise the job would be accepted, and fail again and again (C26, J4)."""
+    record = Offsets(job_id=OLD, tasks={TASK: TaskOffsets(processed={"numbers": {"logOffset": 4}})})
+    (tmp_path / "offsets.json").write_bytes(encode_offsets(record))
+    (fault,) = await faults(job(path=str(tmp_path), offsets="latest"))
+    assert fault.startswith("vertices.numbers: the offset of the file source numbers is a place in its log")

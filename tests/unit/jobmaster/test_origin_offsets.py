@@ -122,3 +122,18 @@ async def test_a_sink_commits_what_the_checkpoint_owes_and_a_missing_one_is_noti
     store(tmp_path, checkpoint(3, replace(read, transactions=(owed,))))
     for sink in ("out", "other"):
         assert only(await start(tmp_path / "chk-3", "days", sink=sink)).snapshot.transactions == (owed,)
+
+
+async def test_what_was_kept_of_the_last_checkpoint_takes_its_place(tmp_path: Path) -> None:
+    """The job has ended, and its checkpoints are deleted or older (C26)."""
+    for number, directory in ((2, layout.checkpoint_directory(2)), (3, layout.SOURCE_LOGS)):
+        read = snapshot("days", source(0, "days"), files=(f"sources/0/{number}.gz",), days=LOG % number)
+        made = replace(checkpoint(number, read), self_contained=number == 3)
+        (tmp_path / directory).mkdir()
+        (tmp_path / (layout.KEPT_LOGS if number == 3 else layout.metadata_file(2))).write_bytes(encode(made))
+    record(tmp_path, staged=True, published=3, days={"logOffset": 3})
+    restore = only(await start(tmp_path, "days"))
+    assert [file.path for file in restore.snapshot.files] == ["sources/0/3.gz"]
+    assert restore.root == f"file://{tmp_path}/{layout.SOURCE_LOGS}"
+    record(tmp_path, staged=True, published=2, days={"logOffset": 2})
+    assert only(await start(tmp_path, "days")).offsets == {"days": '{"logOffset":3}'}, "the record was not written"

@@ -7,12 +7,15 @@ written into its entry in the offset log.
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from minflinkd.checkpoint.layout import PACKED
 from minflinkd.rpc.plan_sources import source_lines, source_logs, source_names
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.child.protocol import Restored
@@ -57,6 +60,7 @@ def start_at(session: Session, plan: Plan, laid_out: Path, target: Path, restore
         snapshot.remove(place)
         place.parent.mkdir(exist_ok=True)
         log.rename(place)
+        _unpack(place)
     offsets = {numbers[name]: offset for name, offset in restored.offsets.items()}
     entry = target / "offsets" / "0"
     lines = entry.read_text("utf-8").split("\n")[:2]
@@ -91,6 +95,14 @@ def _logs(laid_out: Path, restored: Restored) -> dict[str, Path]:
     directories, names = source_logs(restored.operators), source_names(restored.operators)
     found = {names[number]: laid_out / "sources" / str(log) for number, log in directories.items()}
     return {name: place for name, place in found.items() if name in restored.offsets and place.is_dir()}
+
+
+def _unpack(log: Path) -> None:
+    """Unpack the entries of a log that outlived its checkpoint."""
+    for entry in sorted(log.glob(f"*{PACKED}")):
+        with gzip.open(entry) as packed, entry.with_suffix("").open("wb") as plain:
+            shutil.copyfileobj(packed, plain)
+        entry.unlink()
 
 
 def _plan_batch(session: Session, plan: Plan, directory: Path, count: int) -> None:
