@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -50,12 +51,15 @@ def reading(place: Path) -> Task:
 
 
 def feed(place: Path, *names: str, old: bool = False) -> None:
-    """Add a file of one line, its name. If it is `old`, it was last modified long before any other."""
+    """Add a file of one line, its name. If it is `old`, it was last modified a day before the others.
+
+    Spark never reads what is more than a week older than the newest file that it has seen (`maxFileAge`).
+    """
     for name in names:
         hidden = place / f".{name}"
         hidden.write_text(f"{name}\n")
         if old:
-            os.utime(hidden, (1_000_000, 1_000_000))
+            os.utime(hidden, (time.time() - 86_400,) * 2)
         hidden.rename(place / name)
 
 
