@@ -60,6 +60,7 @@ from minflinkd.runtime.tls import Clients
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager.child.java import check_java
+from minflinkd.taskmanager.child.run_as import check_run_as
 from minflinkd.taskmanager.settings import DaemonAddress, settings_of, write_settings
 
 CHILD_REGISTRATION_TIMEOUT = 600.0  # seconds; a TaskManager of ours does not stay behind forever (R15)
@@ -141,6 +142,7 @@ class Daemon(Component):
         if config.resourcemanager.driver is not Driver.STANDALONE:
             java = await asyncio.to_thread(check_java, os.environ)  # TaskManagers inherit it
             log.info("Java was found", program=str(java.program), version=java.version)
+            await asyncio.to_thread(check_run_as, config.taskmanager.run_as, config.taskmanager.local_state_dir)
         self._door = new_door(config, self._environ, state) if mandate is None else mandate.http
         self._rest_sockets = await self._listening_sockets()
         self._secret_file = where.secret_file(config, state)
@@ -399,6 +401,7 @@ class Daemon(Component):
             command=self._task_manager_command,
             on_exit=self._task_manager_exited,
             extra_directories=lambda tm: [local] if (local := where.local_state(config, tm)) else [],
+            run_as=config.taskmanager.run_as,
             leads=self._leads,
         )
 

@@ -7,10 +7,12 @@ deployment shares with an earlier one is already on its disk.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Protocol
 
 from minflinkd.blob.cache import BlobCache
 from minflinkd.blob.client import BlobClient
+from minflinkd.blob.errors import BlobNotFound
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.runtime.ids import JobId
 from minflinkd.storage.os_errors import os_errors
@@ -67,7 +69,11 @@ class TaskManagerExchange:
         path = await self._cache.get(job_id, key)
         try:
             with os_errors(path):
-                return await asyncio.to_thread(path.read_bytes)
+                data = await asyncio.to_thread(path.read_bytes)
+                # User code may run as the owner of the cache (`taskmanager.run-as`). This is a message to us.
+                if hashlib.sha256(data).hexdigest() != key.sha256:
+                    raise BlobNotFound(f"blob {key} of job {job_id} was changed while it was read")
+                return data
         finally:
             self._cache.release(job_id, key)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from minflinkd.config import Config, ConfigError, load_config
-from minflinkd.config.load import configuration_file
+from minflinkd.config.load import Fault, configuration_file
 
 
 @click.command("check-config")
@@ -36,7 +36,31 @@ def check_config(context: click.Context, file: Path | None, overrides: tuple[str
     except ConfigError as error:
         _print_faults(error, as_json=as_json)
         context.exit(2)
+    if problem := _run_as_problem(config):
+        fault = Fault(str(file or ""), "taskmanager.run-as", config.taskmanager.run_as, problem)
+        _print_faults(ConfigError([fault]), as_json=as_json)
+        context.exit(2)
     _print_config(config, file, as_json=as_json)
+
+
+def _run_as_problem(config: Config) -> str:
+    """Return why sessions cannot run as another user; empty if they can, as far as this process can tell.
+
+    A unit may have rights that whoever checks its configuration does not have.
+    """
+    from minflinkd.runtime.errors import MinflinkError
+    from minflinkd.runtime.system_user import may_act_as_others, system_user
+    from minflinkd.taskmanager.child.run_as import check_run_as
+
+    name = config.taskmanager.run_as
+    try:
+        if name and may_act_as_others():
+            check_run_as(name, config.taskmanager.local_state_dir)
+        elif name:
+            system_user(name)
+    except MinflinkError as error:
+        return f"{error.message} ({error.hint})"
+    return ""
 
 
 def parse_overrides(arguments: tuple[str, ...]) -> dict[str, str]:

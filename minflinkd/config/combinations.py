@@ -23,6 +23,7 @@ def impossible(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from _tls(config)
     yield from _ports(config)
     yield from _spark_cluster(config)
+    yield from _run_as(config)
     yield from _high_availability(config)
 
 
@@ -161,6 +162,16 @@ def _spark_cluster(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             ("taskmanager.spark.master", "taskmanager.state.local.root-dir"),
             "executors of a Spark cluster write the state of running tasks, and their TaskManager takes snapshots of "
             "it: taskmanager.state.local.root-dir must name a directory that all of them have at the same path",
+        )
+
+
+def _run_as(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    user = config.taskmanager.run_as
+    if user and not config.taskmanager.local_state_dir:
+        yield (
+            ("taskmanager.run-as", "taskmanager.state.local.root-dir"),
+            f"sessions of the user {user} do not reach the state directory: taskmanager.state.local.root-dir must name "
+            f"a directory that belongs to {user} (install -d -o {user} -m 700 /var/lib/minflinkd-sessions)",
         )
 
 

@@ -92,7 +92,11 @@ def class_archives(config: Config, state: Path) -> Path | None:
     session = config.taskmanager.session
     if not session.class_archive:
         return None
-    return Path(session.class_archive_dir).absolute() if session.class_archive_dir else state / "class-archives"
+    if session.class_archive_dir:
+        return Path(session.class_archive_dir).absolute()
+    if config.taskmanager.run_as:  # the user of sessions does not reach the state directory
+        return Path(config.taskmanager.local_state_dir).absolute() / "class-archives"
+    return state / "class-archives"
 
 
 def local_state(config: Config, resource_id: ResourceId) -> Path | None:

@@ -219,6 +219,13 @@ class TaskManager:
         "Secrets are also credentials of the systemd unit (LoadCredential=), and variables MINFLINKD_SECRET_<NAME> of "
         "the TaskManager.",
     )
+    run_as: str = option(
+        "taskmanager.run-as",
+        "",
+        "System user that sessions run as: user code, its JVM and all that they start. It then cannot read files of "
+        "the daemon, or send signals to it. The daemon must be root, or have CAP_SETUID, CAP_SETGID and CAP_KILL. "
+        "taskmanager.state.local.root-dir must belong to the user. docs/security.md tells more. Empty: as the daemon.",
+    )
     local_state_dir: str = option(
         "taskmanager.state.local.root-dir",
         "",

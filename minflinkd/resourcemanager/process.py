@@ -18,6 +18,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from minflinkd.runtime import homes
 from minflinkd.runtime.errors import MALFORMED
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.supervision import TaskOwner
+from minflinkd.runtime.system_user import call_as, system_user
 
 log = structlog.get_logger(__name__)
 
@@ -69,8 +71,8 @@ class ProcessLauncher:
 
     `command` writes what the TaskManager needs into its directory and returns its command line, which must contain no
     secret. It runs in a thread. `extra_directories`: what a TaskManager has outside its own directory; they are removed
-    with it. `grace`: seconds from asking a TaskManager to end to killing it. While `leads` returns False, this launcher
-    starts and ends nothing: the next leader may have adopted the tasks (A11).
+    with it, as the user `run_as`. `grace`: seconds from asking a TaskManager to end to killing it. While `leads`
+    returns False, this launcher starts and ends nothing: the next leader may have adopted the tasks (A11).
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class ProcessLauncher:
         on_exit: OnExit,
         grace: float = 5.0,
         extra_directories: Callable[[ResourceId], Sequence[Path]] = lambda _: (),
+        run_as: str = "",
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._directory = directory
@@ -88,6 +91,7 @@ class ProcessLauncher:
         self._on_exit = on_exit
         self._grace = grace
         self._extra_directories = extra_directories
+        self._run_as = run_as
         self._leads = leads
         self._processes: dict[ResourceId, _Process] = {}
         self._launching: dict[ResourceId, asyncio.Task[None]] = {}
@@ -219,8 +223,8 @@ class ProcessLauncher:
             if child is not None:  # nobody would watch it
                 _kill_group(child.pid)
                 child.wait(KILL_TIMEOUT)
-            for left in (home, *self._extra_directories(resource_id)):
-                homes.remove(left)
+            homes.remove(home)
+            self._remove_extra(resource_id)
             raise
 
     def _spawn(self, resource_id: ResourceId, home: Path, token: str) -> subprocess.Popen[bytes]:
@@ -282,9 +286,20 @@ class ProcessLauncher:
                 stray.kill()
         psutil.wait_procs(left, timeout=5)
         homes.strip(self.working_directory(resource_id))
-        for directory in self._extra_directories(resource_id):
-            homes.remove(directory)
+        self._remove_extra(resource_id)
         homes.prune(self._directory)
+
+    def _remove_extra(self, resource_id: ResourceId) -> None:
+        """Remove what it has outside its directory.
+
+        This is done as the user of its sessions: their code may have put links there, or closed the directory.
+        """
+        user = system_user(self._run_as) if self._run_as else None
+        for directory in self._extra_directories(resource_id):
+            try:
+                call_as(user, partial(homes.remove, directory))
+            except OSError as error:
+                log.warning("files of a TaskManager are left", directory=str(directory), error=str(error))
 
     # --- finding again --------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def prune(directory: Path) -> None:
 
 def remove(path: Path) -> None:
     """Remove a file or a whole directory. Idempotent."""
-    if path.is_dir() and not path.is_symlink():
+    if not path.is_symlink() and path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from minflinkd.rpc.messages import ListLogs, LogFile, LogMark, LogRange, ReadLog
 from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.errors import MinflinkError, NotFound
 from minflinkd.storage.os_errors import os_errors
+from minflinkd.storage.own_thread import in_own_thread
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +28,11 @@ MARKED = 1024  # bytes at the end of a log that identify it by their digest
 
 
 class Logs:
-    """Serves the regular files of one directory, and nothing else. `upload` makes a TRANSIENT blob without a job."""
+    """Serves the regular files of one directory, and nothing else. `upload` makes a TRANSIENT blob without a job.
+
+    With `taskmanager.run-as`, the loop's own threads use files as the session's user, to whom the logs are closed. So
+    they are read in others.
+    """
 
     def __init__(self, directory: Path, upload: Callable[[bytes], Awaitable[BlobKey]]) -> None:
         self._directory = directory
@@ -42,11 +47,11 @@ class Logs:
             return {p.name: p for p in sorted(self._directory.iterdir()) if p.is_file() and not p.is_symlink()}
 
     async def _list(self, _: ListLogs) -> tuple[LogFile, ...]:
-        return await asyncio.to_thread(lambda: tuple(_sizes(self._files())))
+        return await in_own_thread(lambda: tuple(_sizes(self._files())), "logs")
 
     async def _read(self, request: ReadLog) -> LogRange:
         """Read a range of a log. Raises StorageError, and NotFound if the name is not one of those listed."""
-        found = await asyncio.to_thread(self._range, request)
+        found = await in_own_thread(lambda: self._range(request), "logs")
         if not request.upload or not found.data:
             return found
         try:

@@ -56,6 +56,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     spark_conf: dict[str, str] = {}
     class_archives: str = ""  # the directory of class archives; empty: none is used
     secrets_directory: str = ""  # of secrets that jobs name; empty: none
+    run_as: str = ""  # the user of sessions; empty: that of the TaskManager
     heartbeat_timeout: float = 5.0
     session_start_timeout: float = 90.0
     session_timeout: float = 60.0  # after so long without an answer to a ping, a session child is replaced
@@ -111,6 +112,7 @@ def settings_of(
     `directory` is the TaskManager's own. `class_archives` is shared by all; None: none is used.
     `registration_timeout` is used if the configuration has none; 0 never gives up.
     """
+    local, run_as = where.local_state(config, resource_id), config.taskmanager.run_as
     options, session, tls = config.taskmanager, config.taskmanager.session, config.internal_tls
     settings = TaskManagerSettings(
         resource_id=resource_id,
@@ -122,9 +124,11 @@ def settings_of(
         tls_key=os.path.abspath(tls.key) if tls.enabled else "",
         tls_ca=os.path.abspath(tls.ca) if tls.enabled else "",
         slots=options.number_of_task_slots,
-        working_directory=str(directory),
+        # Sessions of another user do not reach the state directory.
+        working_directory=str(local / "work" if run_as and local else directory),
         log_directory=str(directory / homes.LOGS),
-        state_directory=str(where.local_state(config, resource_id) or directory / "state"),
+        state_directory=str(local / "state" if run_as and local else local or directory / "state"),
+        run_as=run_as,
         standalone=standalone,
         blob_url=daemon.blob_url,
         blob_fetch_retries=config.blob.fetch_retries,

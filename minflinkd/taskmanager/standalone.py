@@ -28,7 +28,9 @@ from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.private_files import close_to_others
 from minflinkd.runtime.sdnotify import SystemdNotifier
+from minflinkd.runtime.system_user import call_as, system_user
 from minflinkd.taskmanager.child.java import check_java
+from minflinkd.taskmanager.child.run_as import check_run_as
 from minflinkd.taskmanager.process import run
 from minflinkd.taskmanager.settings import DaemonAddress, InvalidSettings, TaskManagerSettings, settings_of
 from minflinkd.taskmanager.supervisor import TaskManager
@@ -71,10 +73,12 @@ def standalone_settings(config: Config, environ: Mapping[str, str], resource_id:
 async def serve(config: Config, *, environ: Mapping[str, str], resource_id: ResourceId) -> None:
     """Run one TaskManager until SIGTERM, SIGINT or the ResourceManager ends it. It logs to stderr and to its own file.
 
-    Raises InvalidSettings, NoJava, JavaTooOld, UnusableStateDirectory, ResourceIdTaken, CannotGoOn, OSError.
+    Raises InvalidSettings, NoJava, JavaTooOld, NoSuchUser, CannotRunAs, UnusableStateDirectory, ResourceIdTaken,
+    CannotGoOn, OSError.
     """
     settings = standalone_settings(config, environ, resource_id)
     await asyncio.to_thread(check_java, os.environ)  # the session inherits the environment
+    await asyncio.to_thread(check_run_as, settings.run_as, config.taskmanager.local_state_dir)
     systemd = SystemdNotifier(environ)
 
     def started(manager: TaskManager) -> None:
@@ -95,7 +99,7 @@ def _home(config: Config, settings: TaskManagerSettings) -> Iterator[None]:
 
     Raises ResourceIdTaken, UnusableStateDirectory, OSError.
     """
-    home = Path(settings.working_directory)
+    home = Path(settings.log_directory).parent
     with usable(home.parent.parent):
         home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone_in(home.parent):
@@ -127,7 +131,11 @@ def _remove_ended(config: Config, directory: Path) -> None:
 def _remove(config: Config, home: Path) -> None:
     homes.strip(home)
     if (state := where.local_state(config, ResourceId(home.name))) is not None:
-        homes.remove(state)
+        user = system_user(config.taskmanager.run_as) if config.taskmanager.run_as else None
+        try:
+            call_as(user, lambda: homes.remove(state))
+        except OSError as error:
+            log.warning("files of a TaskManager are left", directory=str(state), error=str(error))
 
 
 def _lock(home: Path) -> int | None:

@@ -26,7 +26,9 @@ from minflinkd.rpc.tcp import RpcUplink
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.ids import IdSource
+from minflinkd.runtime.system_user import system_user
 from minflinkd.runtime.tls import Clients
+from minflinkd.storage.own_thread import in_own_thread
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager import log_rotation
 from minflinkd.taskmanager.attempts.deployment import Deployer, exchanges
@@ -105,7 +107,8 @@ class TaskManager(Component):
             listener=lambda: self.executor,
             on_start_failed=self._session_start_failed,
         )
-        copies = LocalSnapshots(state / "snapshots", settings.local_recovery_max_size)
+        user = system_user(settings.run_as) if settings.run_as else None
+        copies = LocalSnapshots(state / "snapshots", settings.local_recovery_max_size, user)
         self._endpoint = DataEndpoint(
             root=exchanges(state),
             token=data_token(secret),
@@ -186,7 +189,7 @@ class TaskManager(Component):
 
     async def _rotate_logs(self) -> None:
         while True:
-            await asyncio.to_thread(log_rotation.rotate, Path(self.settings.log_directory))
+            await in_own_thread(lambda: log_rotation.rotate(Path(self.settings.log_directory)), "rotation of logs")
             await asyncio.sleep(log_rotation.INTERVAL)
 
     # --- what the executor needs ---------------------------------------------------------------------------------
@@ -216,7 +219,9 @@ class TaskManager(Component):
             name=f"minflinkd {settings.resource_id}",
             slots=settings.slots,
             working_directory=str(Path(settings.working_directory) / "session"),
-            log_directory=settings.log_directory,
+            log_directory="" if settings.run_as else settings.log_directory,  # only our own user writes there
+            printed=str(Path(settings.log_directory) / sp.LOG),
+            run_as=settings.run_as,
             state_directory=settings.state_directory,
             master=settings.spark_master,
             heap_bytes=settings.heap_bytes,

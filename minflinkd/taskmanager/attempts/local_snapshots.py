@@ -23,6 +23,7 @@ import xxhash
 
 from minflinkd.rpc.snapshot import StateFile, TaskSnapshot
 from minflinkd.runtime.ids import JobId, TaskId, parse_job_id, parse_vertex_id
+from minflinkd.runtime.system_user import SystemUser, call_as
 from minflinkd.taskmanager.placing import link_or_copy
 
 DEFAULT_MAX_SIZE = 10 * 1024**3  # bytes
@@ -72,6 +73,9 @@ class LocalSnapshots:
 
     root: Path
     max_size: int = DEFAULT_MAX_SIZE
+    user: SystemUser | None = (
+        None  # of sessions (`taskmanager.run-as`); other methods run in threads that are this user
+    )
     _complete: dict[Key, Copy] = field(default_factory=dict, init=False)  # in the order of completion
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)  # calls come from several threads
 
@@ -167,7 +171,7 @@ class LocalSnapshots:
                 del self._complete[key]
         gone = self.root / f".{parse_job_id(job_id)}-{uuid4().hex}"
         with suppress(FileNotFoundError):
-            (self.root / job_id).rename(gone)
+            call_as(self.user, lambda: (self.root / job_id).rename(gone))
         return gone
 
 

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 import structlog
@@ -20,12 +21,14 @@ from msgspec.structs import replace
 from minflinkd.runtime.component import Component
 from minflinkd.taskmanager.child.class_archive import class_archive
 from minflinkd.taskmanager.child.protocol import COMMAND, SessionConfig, write_config
+from minflinkd.taskmanager.child.run_as import launching
 
 log = structlog.get_logger(__name__)
 
 TIMEOUT = 900.0  # seconds; on a busy machine a process of the lowest priority gets little
 MEMORY = 1536 * 1024**2  # bytes that must be free
 HEAP = 512 * 1024**2
+LOG = "archive.log"
 
 
 class ArchiveMaker(Component):
@@ -57,16 +60,16 @@ class ArchiveMaker(Component):
             await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
     async def _run(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
         file = self._directory / "archive.json"
-        write_config(self._config, file)
-        with (self._directory / "archive.log").open("wb") as output:
+        before, environ = launching(self._config.run_as, self._directory)
+        with await asyncio.to_thread(self._prepare, file) as output:
             process = await asyncio.create_subprocess_exec(
-                *(*COMMAND, "--archive", "--config", str(file)),
+                *(*before, *COMMAND, "--archive", "--config", str(file)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                cwd=self._directory,
+                cwd="/" if before else self._directory,
+                env=environ,
             )
         try:
             async with asyncio.timeout(TIMEOUT):
@@ -77,8 +80,13 @@ class ArchiveMaker(Component):
         finally:
             await _end(process)
         if status != 0:
-            words = (self._directory / "archive.log").read_text(errors="replace")[-2000:]
+            words = (await asyncio.to_thread((self._directory / LOG).read_text, errors="replace"))[-2000:]
             log.warning("no class archive was made", exit_code=status, said=words)
+
+    def _prepare(self, file: Path) -> BinaryIO:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        write_config(self._config, file)
+        return (self._directory / LOG).open("wb")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -27,6 +27,7 @@ from pathlib import Path
 import structlog
 import xxhash
 
+from minflinkd.runtime.system_user import system_user
 from minflinkd.taskmanager.child.java import NoJava, find_java
 from minflinkd.taskmanager.child.protocol import SessionConfig
 
@@ -144,7 +145,7 @@ def class_archive(config: SessionConfig, environ: Mapping[str, str]) -> ClassArc
     directory = Path(config.class_archives)
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not _is_private(directory):
+        if not _is_private(directory, system_user(config.run_as).uid if config.run_as else os.geteuid()):
             log.warning("no class archive is used, since others can write to its directory", directory=str(directory))
             return None
         return ClassArchive(directory / _key(config, environ))
@@ -153,9 +154,9 @@ def class_archive(config: SessionConfig, environ: Mapping[str, str]) -> ClassArc
         return None
 
 
-def _is_private(directory: Path) -> bool:
+def _is_private(directory: Path, owner: int) -> bool:
     found = directory.stat()
-    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return found.st_uid == owner and not found.st_mode & 0o022
 
 
 def _key(config: SessionConfig, environ: Mapping[str, str]) -> str:

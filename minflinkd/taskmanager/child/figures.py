@@ -14,7 +14,7 @@ from minflinkd.taskmanager.child.start import Work
 def process_metrics(pids: dict[str, int | None]) -> dict[str, float]:
     """Return `{name}.rss_bytes`, `.threads`, `.descriptors` of each living process.
 
-    Cheap enough for every heartbeat.
+    Of another user's process (`taskmanager.run-as`), only root sees the descriptors. Cheap enough for every heartbeat.
     """
     metrics: dict[str, float] = {}
     for name, pid in pids.items():
@@ -24,7 +24,8 @@ def process_metrics(pids: dict[str, int | None]) -> dict[str, float]:
             figures = _figures(pid)
             metrics[f"{name}.rss_bytes"] = float(figures.memory)
             metrics[f"{name}.threads"] = float(figures.threads)
-            metrics[f"{name}.descriptors"] = float(figures.open_files)
+            if figures.open_files:
+                metrics[f"{name}.descriptors"] = float(figures.open_files)
     return metrics
 
 
@@ -55,4 +56,8 @@ def _figures(pid: int) -> Figures:
     """Return the figures of one process. Raises psutil.Error."""
     process = psutil.Process(pid)
     with process.oneshot():
-        return Figures(process.num_threads(), process.num_fds(), process.memory_info().rss)
+        try:
+            open_files = process.num_fds()
+        except psutil.AccessDenied:  # it runs as another user, and this thread uses files as ours
+            open_files = 0
+        return Figures(process.num_threads(), open_files, process.memory_info().rss)

@@ -21,7 +21,7 @@ from minflinkd.taskmanager.child import start as session_start
 from minflinkd.taskmanager.child.age import Figures, aged, sensible
 from minflinkd.taskmanager.child.figures import figures_together, work_of
 from minflinkd.taskmanager.child.health import Health, Limits, heard, observed, unwatched, verdict
-from minflinkd.taskmanager.child.process import LOG, SessionProcess
+from minflinkd.taskmanager.child.process import SessionProcess
 from minflinkd.taskmanager.child.protocol import SessionLost
 from minflinkd.taskmanager.child.start_failure import printed_since, start_failure
 
@@ -158,7 +158,7 @@ class SessionKeeper(Component):
         self._enter(SessionPhase.STARTING)
         directory = Path(self._config.working_directory) / f"session-{generation}"
         config = copy(self._config, working_directory=str(directory))
-        output = Path(config.log_directory) / LOG
+        output = config.output
         printed = output.stat().st_size if output.exists() else 0
         try:
             child = await SessionProcess.launch(

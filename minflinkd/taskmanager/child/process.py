@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,12 +19,12 @@ from minflinkd.rpc.network import Mailbox, Unreachable
 from minflinkd.rpc.parties import Party
 from minflinkd.rpc.peer import Peer
 from minflinkd.taskmanager.child import protocol as sp
+from minflinkd.taskmanager.child.run_as import launching
 
 R = TypeVar("R")
 log = structlog.get_logger(__name__)
 
 KILL_TIMEOUT = 10.0  # seconds
-LOG = "session.log"  # what the child, its JVM's launcher and user code print
 
 
 class SessionProcess:
@@ -49,15 +49,15 @@ class SessionProcess:
         on_close: Callable[[], None],
         command: Sequence[str] = sp.COMMAND,
     ) -> SessionProcess:
-        """Start a child. Raises OSError."""
-        directory.mkdir(parents=True, exist_ok=True)
-        Path(config.log_directory).mkdir(parents=True, exist_ok=True)
+        """Start a child. Raises OSError, NoSuchUser, CannotRunAs."""
         config_file = directory / "session.json"
-        sp.write_config(config, config_file)
+        await asyncio.to_thread(_prepare, config, config_file)  # its files belong to the child's user
+        before, environ = launching(config.run_as, directory)
+        config.output.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
-            process = await _spawn(command, theirs.fileno(), config_file, Path(config.log_directory) / LOG)
+            process = await _spawn((*before, *command), theirs.fileno(), config_file, config.output, environ)
         except BaseException:
             ours.close()
             raise
@@ -153,7 +153,15 @@ def _is_ours(process: psutil.Process) -> bool:
         return False
 
 
-async def _spawn(command: Sequence[str], fd: int, config_file: Path, log_file: Path) -> asyncio.subprocess.Process:
+def _prepare(config: sp.SessionConfig, config_file: Path) -> None:
+    config_file.parent.mkdir(parents=True, exist_ok=True)
+    sp.write_config(config, config_file)
+
+
+async def _spawn(
+    command: Sequence[str], fd: int, config_file: Path, log_file: Path, environ: Mapping[str, str] | None
+) -> asyncio.subprocess.Process:
+    """Start the child. It enters its directory itself, which is perhaps closed to this process's user."""
     with log_file.open("ab") as output:
         return await asyncio.create_subprocess_exec(
             *command,
@@ -165,5 +173,6 @@ async def _spawn(command: Sequence[str], fd: int, config_file: Path, log_file: P
             stdout=output,
             stderr=output,
             pass_fds=(fd,),
-            cwd=config_file.parent,
+            cwd="/" if environ is not None else config_file.parent,
+            env=environ,
         )

@@ -27,6 +27,7 @@ from minflinkd.storage.publication import SinkTransaction
 COMMAND = (sys.executable, "-m", "minflinkd.taskmanager.session")
 SUPERVISOR = Address("supervisor")
 SESSION = Address("session")
+LOG = "session.log"  # what the child, its JVM's launcher and user code print
 
 
 class SessionLost(MinflinkError):
@@ -43,7 +44,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # the Spark application's name: the TaskManager's resource id
     slots: int  # `local[slots]`, unless `master` says otherwise
     working_directory: str  # scratch space of this child only: warehouse, shuffle files, code, temporary files
-    log_directory: str  # for session-jvm.log, which is rotated
+    log_directory: str  # for session-jvm.log, which is rotated; empty: the JVM prints what it logs
     state_directory: str = ""  # for attempts, where executors write; empty: the working directory
     master: str = ""
     heap_bytes: int = 1024**3
@@ -52,6 +53,12 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     resolve_order: str = "child-first"  # or parent-first: whether a job's module wins over an installed one
     class_archives: str = ""  # the directory of class archives; empty: none is used
     secrets_directory: str = ""  # of secrets that jobs name; empty: none
+    run_as: str = ""  # the user that runs the child; empty: that of the supervisor
+    printed: str = ""  # the file for what the child prints, which the supervisor opens; empty: in `log_directory`
+
+    @property
+    def output(self) -> Path:
+        return Path(self.printed) if self.printed else Path(self.log_directory) / LOG
 
     @property
     def spark_master(self) -> str:

@@ -161,11 +161,13 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.archive:
         _archive(read_config(arguments.config))
     as_started(os.environ)
+    config = read_config(arguments.config)
+    os.chdir(config.working_directory)
     parse_one_at_a_time()
     logging.configure(json=True, stream=sys.stderr)
     crash_points.announce()
     try:
-        asyncio.run(serve(arguments.fd, read_config(arguments.config)))
+        asyncio.run(serve(arguments.fd, config))
     finally:
         # Not sys.exit: threads of user code and of py4j could keep the process alive forever.
         sys.stderr.flush()

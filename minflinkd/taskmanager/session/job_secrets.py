@@ -7,7 +7,7 @@ A secret is looked up on the TaskManager, each time that a task is built, in thi
     $MINFLINKD_SECRET_DB_PASSWORD            of the TaskManager
 
 So it is in no job file, no record and no checkpoint. What was looked up is hidden in error texts. Code of jobs runs as
-the same user: it can read the same files.
+the same user as the session: it can read the same files.
 """
 
 from __future__ import annotations

@@ -61,3 +61,12 @@ def test_an_override_without_a_value_is_refused(cli: CliRunner) -> None:
     result = cli.invoke(check_config, ["--set", "rest.port"])
     assert result.exit_code == 2
     assert "is not KEY=VALUE" in result.stderr
+
+
+def test_a_user_that_does_not_exist_is_a_fault(cli: CliRunner, tmp_path: Path) -> None:
+    """The daemon would not start: whoever checks the configuration learns it first (E44)."""
+    arguments = ["--set", "taskmanager.run-as=no-such-user", "--set", f"taskmanager.state.local.root-dir={tmp_path}"]
+    result = cli.invoke(check_config, arguments)
+    assert result.exit_code == 2
+    assert "taskmanager.run-as: no-such-user: " in result.output
+    assert "useradd" in result.output

@@ -39,6 +39,15 @@ appender.file.policies.size.size = 10MB
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
 """
+_LOG4J_PRINTS = """\
+rootLogger.level = warn
+rootLogger.appenderRef.printed.ref = printed
+appender.printed.type = Console
+appender.printed.name = printed
+appender.printed.target = SYSTEM_ERR
+appender.printed.layout.type = PatternLayout
+appender.printed.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p %c{1}: %m%n%ex
+"""
 
 
 def code_directory(config: SessionConfig) -> Path:
@@ -95,6 +104,13 @@ class Session:
 _COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=512m")
 
 
+def _crash_log(config: SessionConfig) -> tuple[str, ...]:
+    """Return where Java writes about its own crash. It outlives the working directory."""
+    if not config.log_directory:
+        return ("-XX:+ErrorFileToStderr",)
+    return (f"-XX:ErrorFile={Path(config.log_directory) / 'session-jvm-crash-%p.log'}",)
+
+
 def settings(config: SessionConfig, classes: Path | None = None, options: Sequence[str] = ()) -> dict[str, str]:
     """Return all Spark settings of the session. Pure.
 
@@ -107,7 +123,7 @@ def settings(config: SessionConfig, classes: Path | None = None, options: Sequen
         *_COMPILER,
         f"-Djava.io.tmpdir={work / 'tmp'}",
         f"-Dlog4j2.configurationFile=file:{work / 'log4j2.properties'}",
-        f"-XX:ErrorFile={Path(config.log_directory) / 'session-jvm-crash-%p.log'}",  # outlives the working directory
+        *_crash_log(config),
         "-Duser.timezone=UTC",
         *options,
     ]
@@ -204,8 +220,11 @@ def launch(config: SessionConfig, archive_to: Path | None = None) -> Session:
     work = Path(config.working_directory)
     for name in ("tmp", "local", "warehouse"):
         (work / name).mkdir(parents=True, exist_ok=True)
-    Path(config.log_directory).mkdir(parents=True, exist_ok=True)
-    (work / "log4j2.properties").write_text(_LOG4J.format(directory=config.log_directory), "utf-8")
+    log4j = _LOG4J_PRINTS
+    if config.log_directory:
+        Path(config.log_directory).mkdir(parents=True, exist_ok=True)
+        log4j = _LOG4J.format(directory=config.log_directory)
+    (work / "log4j2.properties").write_text(log4j, "utf-8")
     # Inherited environment variables must not change the session's configuration.
     for name in ("SPARK_LOCAL_DIRS", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
         os.environ.pop(name, None)
