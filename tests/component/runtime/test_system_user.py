@@ -67,10 +67,28 @@ def test_files_that_such_a_thread_makes_belong_to_the_user(place: Path) -> None:
     assert (place / "ours").stat().st_uid == 0, "the thread of the test has changed"
 
 
+@pytest.fixture
+def reached() -> Iterator[Path]:
+    """A directory of root's that every user may enter, so that a file's own mode decides."""
+    directory = Path(tempfile.mkdtemp(prefix="run-as-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def _in_roots_group() -> Iterator[None]:
+    before = os.getgroups()
+    os.setgroups([0])
+    yield
+    os.setgroups(before)
+
+
+@pytest.mark.usefixtures("_in_roots_group")
 @pytest.mark.parametrize("mode", [0o600, 0o640])
-def test_a_link_of_user_code_leads_such_a_thread_nowhere(place: Path, tmp_path: Path, mode: int) -> None:
+def test_a_link_of_user_code_leads_such_a_thread_nowhere(place: Path, reached: Path, mode: int) -> None:
     """Root would follow it, and upload the daemon's secret with a snapshot. Root's groups do not help either."""
-    secret = tmp_path / "cluster.secret"
+    secret = reached / "cluster.secret"
     secret.write_text("secret")
     secret.chmod(mode)
     (place / "000001.sst").symlink_to(secret)
