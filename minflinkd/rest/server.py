@@ -192,7 +192,7 @@ class RestServer(Component):
 
     async def _stop(self) -> None:
         runner, self._runner = self._runner, None
-        self._keeper.close()
+        await self._keeper.aclose()
         if runner is not None:
             await runner.cleanup()
         await self._log_copies.aclose()

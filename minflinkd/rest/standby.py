@@ -90,7 +90,7 @@ class StandbyServer(Component):
 
     async def _stop(self) -> None:
         runner, self._runner = self._runner, None
-        self._keeper.close()
+        await self._keeper.aclose()
         if runner is not None:
             await runner.cleanup()
         if self._proxy is not None:

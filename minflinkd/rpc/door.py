@@ -19,12 +19,15 @@ from minflinkd.rpc.protocol_range import SPOKEN, ProtocolRange
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.doorkeeper import AT_ONCE, SeldomTold, Unproven
 from minflinkd.runtime.listening import Place, bind, close, taken
+from minflinkd.runtime.starting_tls import StartingTls
+from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.runtime.tls import HANDSHAKE_TIMEOUT, Clients, Tls
 
 log = structlog.get_logger(__name__)
 
 BACKLOG = 1024  # connections waiting to be accepted: all TaskManagers reconnect at once to a restarted daemon
 Taker = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+Arrived = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None] | None]
 
 
 class RpcDoor(Component):
@@ -80,7 +83,7 @@ class RpcDoor(Component):
             raise await taken(self._place) from error
 
     async def _server(self, each: socket) -> asyncio.Server:
-        return await asyncio.start_server(self._arrived, sock=each, backlog=AT_ONCE, **secured(self._tls))
+        return await server_of(each, self._arrived, tls=self._tls, unproven=self._unproven, tasks=self.tasks)
 
     async def _before_stop(self) -> None:
         for server in self._servers:  # before the tasks end, because nothing would serve a new connection
@@ -114,8 +117,19 @@ class RpcDoor(Component):
             writer.close()
 
 
-def secured(tls: Tls | None) -> dict[str, Any]:
-    """Return what a server of TaskManagers passes to asyncio: each must show a certificate, if there is TLS."""
+async def server_of(
+    each: socket, arrived: Arrived, *, tls: Tls | None, unproven: Unproven, tasks: TaskOwner
+) -> asyncio.Server:
+    """Return a server of TaskManagers: each must show a certificate, if there is TLS. Raises OSError: a port is taken.
+
+    `unproven` counts connections already during the TLS handshake; `tasks` are those of the handshakes.
+    """
     if tls is None:
-        return {}
-    return {"ssl": tls.server(Clients.NEED_A_CERTIFICATE), "ssl_handshake_timeout": HANDSHAKE_TIMEOUT}
+        return await asyncio.start_server(arrived, sock=each, backlog=AT_ONCE)
+    loop, context = asyncio.get_running_loop(), tls.server(Clients.NEED_A_CERTIFICATE)
+
+    def made() -> asyncio.Protocol:
+        streams = asyncio.StreamReaderProtocol(asyncio.StreamReader(loop=loop), arrived, loop=loop)
+        return StartingTls(streams, unproven.handshake(), context, timeout=HANDSHAKE_TIMEOUT, tasks=tasks)
+
+    return await loop.create_server(made, sock=each, backlog=AT_ONCE)

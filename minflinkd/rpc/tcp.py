@@ -21,13 +21,13 @@ import structlog
 
 from minflinkd.rpc import handshake
 from minflinkd.rpc.connection import Connection
-from minflinkd.rpc.door import BACKLOG, RpcDoor, secured
+from minflinkd.rpc.door import BACKLOG, RpcDoor, server_of
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import Address, Unreachable
 from minflinkd.rpc.protocol_range import SEALED, SPOKEN, ProtocolMismatch, ProtocolRange
 from minflinkd.rpc.search import RECONNECT_FIRST, Hint, Place, Search, longest_pause
 from minflinkd.runtime.component import Component
-from minflinkd.runtime.doorkeeper import AT_ONCE, SeldomTold, Unproven
+from minflinkd.runtime.doorkeeper import SeldomTold, Unproven
 from minflinkd.runtime.listening import Place as PlaceToListen
 from minflinkd.runtime.listening import bind
 from minflinkd.runtime.tls import Tls, TlsRefused
@@ -96,9 +96,9 @@ class RpcServer(Component):
             return
         bound = await bind(self._place)
         self._port = bound[0].getsockname()[1]
-        security = secured(self._tls)
         self._servers = [
-            await asyncio.start_server(self._accept, sock=each, backlog=AT_ONCE, **security) for each in bound
+            await server_of(each, self._accept, tls=self._tls, unproven=self._unproven, tasks=self.tasks)
+            for each in bound
         ]
         for each in bound:
             each.listen(BACKLOG)

@@ -2,7 +2,8 @@
 
 Example: somebody opens 260 connections to a daemon that may have 256 files open. Without a limit the daemon can accept
 nobody any more, and logs an error for each attempt. Here a connection that sends nothing is closed after a while, and
-earlier if its place is needed: the longest silent one goes first, so a client that speaks at once is let in.
+earlier if its place is needed: the longest silent one goes first, so a client that speaks at once is let in. With TLS,
+a client has said something only when it has done so after the handshake.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from socket import AF_UNIX, socket
 from typing import cast
 
 import structlog
+
+from minflinkd.runtime.starting_tls import Counted, StartingTls
+from minflinkd.runtime.supervision import TaskOwner
 
 log = structlog.get_logger(__name__)
 
@@ -67,19 +71,46 @@ class Unproven:
 
     def __init__(self) -> None:
         self._most = most_connections()
-        self._writers: dict[asyncio.StreamWriter, None] = {}
+        self._transports: dict[asyncio.WriteTransport, None] = {}
 
     @contextlib.contextmanager
     def having(self, writer: asyncio.StreamWriter) -> Iterator[None]:
-        if len(self._writers) >= self._most:
-            oldest = next(iter(self._writers))
-            del self._writers[oldest]
-            oldest.transport.abort()
-        self._writers[writer] = None
+        self._enter(writer.transport)
         try:
             yield
         finally:
-            self._writers.pop(writer, None)
+            self._leave(writer.transport)
+
+    def handshake(self) -> Counted:
+        """Return what counts one connection while its TLS handshake is under way."""
+        return _Handshake(self._enter, self._leave)
+
+    def _enter(self, transport: asyncio.WriteTransport) -> None:
+        if len(self._transports) >= self._most:
+            oldest = next(iter(self._transports))
+            del self._transports[oldest]
+            oldest.abort()
+        self._transports[transport] = None
+
+    def _leave(self, transport: asyncio.WriteTransport) -> None:
+        self._transports.pop(transport, None)
+
+
+class _Handshake:
+    def __init__(
+        self, enter: Callable[[asyncio.WriteTransport], None], leave: Callable[[asyncio.WriteTransport], None]
+    ) -> None:
+        self._enter = enter
+        self._leave = leave
+        self._transport: asyncio.WriteTransport | None = None
+
+    def accepted(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._enter(transport)
+
+    def ended(self, *, well: bool) -> None:
+        if self._transport is not None:
+            self._leave(self._transport)
 
 
 class Doorkeeper:
@@ -93,27 +124,40 @@ class Doorkeeper:
         self._connections: set[_Watched] = set()
         self._silent: dict[_Watched, None] = {}  # the longest silent first
         self._told = SeldomTold()
+        self._handshakes = TaskOwner(f"TLS of {kind}")
 
     async def serve(
         self, sockets: Sequence[socket], make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None = None
     ) -> None:
         """Accept connections of these sockets, and close the sockets at the end. Raises OSError: a port is taken.
 
-        With `tls`, a connection counts as soon as its TLS handshake is done, which may take `first_byte` seconds.
-        Unix sockets have none: nothing of theirs leaves this machine.
+        With `tls`, a connection counts from when it is accepted; its handshake may take `first_byte` seconds. Unix
+        sockets have no TLS: nothing of theirs leaves this machine.
         """
         loop = asyncio.get_running_loop()
         for each in sockets:
-            secured = None if each.family == AF_UNIX else tls
-            timeout = None if secured is None else self.first_byte
-            server = await loop.create_server(
-                lambda: _Watched(self, make()), sock=each, backlog=AT_ONCE, ssl=secured, ssl_handshake_timeout=timeout
-            )
+            of_each = self._protocols(make, None if each.family == AF_UNIX else tls)
+            server = await loop.create_server(of_each, sock=each, backlog=AT_ONCE)
             each.listen(BACKLOG)
             self._servers.append(server)
 
+    def _protocols(
+        self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None
+    ) -> Callable[[], asyncio.Protocol]:
+        def secured() -> asyncio.Protocol:
+            assert tls is not None
+            watched = _Watched(self, make())
+            return StartingTls(watched, watched, tls, timeout=self.first_byte, tasks=self._handshakes)
+
+        return secured if tls is not None else lambda: _Watched(self, make())
+
+    async def aclose(self) -> None:
+        """Accept nothing more, and end the handshakes under way. Other connections go on. Idempotent."""
+        self.close()
+        await self._handshakes.aclose()
+
     def close(self) -> None:
-        """Accept nothing more. Connections go on."""
+        """Accept nothing more. `aclose` also waits."""
         for server in self._servers:
             server.close()
         self._servers = []
@@ -141,7 +185,10 @@ class Doorkeeper:
 
 
 class _Watched(asyncio.Protocol):
-    """Passes everything on to the protocol of the server, and watches whether the client says anything."""
+    """Passes everything on to the protocol of the server, and watches whether the client says anything.
+
+    With TLS, it is told first that the connection was `accepted`, and that the handshake has `ended`.
+    """
 
     def __init__(self, keeper: Doorkeeper, inner: asyncio.Protocol) -> None:
         self._keeper = keeper
@@ -153,11 +200,21 @@ class _Watched(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def accepted(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._keeper.arrived(self)
+
+    def ended(self, *, well: bool) -> None:
+        if not well:
+            self._keeper.left(self)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        counted = self._transport is not None
         self._transport = cast(asyncio.Transport, transport)
         self._timer = asyncio.get_running_loop().call_later(self._keeper.first_byte, self.abort)
         self._inner.connection_made(transport)
-        self._keeper.arrived(self)
+        if not counted:
+            self._keeper.arrived(self)
 
     def data_received(self, data: bytes) -> None:
         if self._timer is not None:
