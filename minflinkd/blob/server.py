@@ -41,6 +41,7 @@ from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.doorkeeper import MOST, Doorkeeper, most_connections
 from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.http_protocol import protocols
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.listening import Place, PortTaken, bind
 from minflinkd.storage.location import Location
@@ -303,7 +304,6 @@ class BlobServer(Component):
             access_log=None,
             handler_cancellation=True,  # a client that leaves while it waits gives its place to others
             shutdown_timeout=2.0,
-            read_bufsize=READ_BUFFER,
         )
         await self._runner.setup()
         self._port = await self._listen(self._runner)
@@ -316,7 +316,7 @@ class BlobServer(Component):
         self._orderly = True
 
     async def _stop(self) -> None:
-        self._keeper.close()
+        await self._keeper.aclose()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -333,7 +333,8 @@ class BlobServer(Component):
             raise PortsTaken(error.message, hint=error.hint) from error
         server = runner.server
         assert server is not None
-        await self._keeper.serve(bound, server, self._tls)
+        made = protocols(server, access_log=None, read_bufsize=READ_BUFFER)
+        await self._keeper.serve(bound, made, self._tls)
         return int(bound[0].getsockname()[1])
 
     # --- cleanup -------------------------------------------------------------------------------------------------

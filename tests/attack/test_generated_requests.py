@@ -8,9 +8,10 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 import pytest
@@ -29,7 +30,20 @@ DEADLY = {"/cluster/handover"}  # does what it is asked
 hostile = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 texts = st.text(max_size=40) | st.sampled_from(
-    ["..", "../../etc/passwd", "%2e%2e%2f", "\x00", "a" * 5000, "${x}", "${secret:a}", "-1", "1e400", "\ud7ff", "null"]
+    [
+        "..",
+        "../../etc/passwd",
+        "%2e%2e%2f",
+        "\x00",
+        "\udcff",
+        "a" * 5000,
+        "${x}",
+        "${secret:a}",
+        "-1",
+        "1e400",
+        "\ud7ff",
+        "null",
+    ]
 )
 numbers = st.integers() | st.floats() | st.sampled_from([-1, 0, 2**31, 2**63, 2**64, 10**400])
 values = st.recursive(
@@ -77,8 +91,18 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 WAYS = [way for way in places(JOB) if way]
 
 
+class Attacked(Protocol):
+    """A server that answers HTTP, in a thread of this process. `headers`: of who may ask it."""
+
+    thread: threading.Thread
+    url: str
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
 @contextmanager
-def unharmed(attacked: AttackedDaemon) -> Iterator[None]:
+def unharmed(attacked: Attacked) -> Iterator[None]:
     """Fail if the block keeps the loop of the daemon, or leaves memory or descriptors behind."""
     process = psutil.Process(os.getpid())  # the daemon is a thread of it
     before, files = process.memory_info().rss, process.num_fds()
@@ -94,15 +118,29 @@ def _without(characters: str, text: str) -> str:
     return text.translate(dict.fromkeys(map(ord, characters)))
 
 
-def ask(attacked: AttackedDaemon, method: str, target: str, extra: dict[str, str], body: bytes) -> tuple[int, bytes]:
-    """Send a request as it is, without checking it. Status 0: the connection was closed instead."""
+def _as_bytes(text: str) -> bytes:
+    """Return what Python has for bytes that are no UTF-8 as these bytes."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(errors="replace")
+
+
+def ask(
+    attacked: Attacked, method: str, target: str, extra: dict[str, str], body: bytes, *, chunked: bool = False
+) -> tuple[int, bytes]:
+    """Send a request as it is, without checking it. Status 0: the connection was closed instead.
+
+    `chunked`: the body is what a client says are chunks.
+    """
     host, port = attacked.url.removeprefix("http://").rsplit(":", 1)
-    lines = {"Host": f"{host}:{port}", "Content-Length": str(len(body)), **attacked.headers, **extra}
+    length = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(len(body))}
+    lines = {"Host": f"{host}:{port}", **length, **attacked.headers, **extra}
     head = "".join(f"{name}: {_without(CUTS, value)}\r\n" for name, value in lines.items())
     raw = f"{method} {_without(CUTS + ' ', target)} HTTP/1.1\r\n{head}Connection: close\r\n\r\n"
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         try:
-            connection.sendall(raw.encode(errors="replace") + body)
+            connection.sendall(_as_bytes(raw) + body)
             answer = http.client.HTTPResponse(connection, method=method)
             answer.begin()
             return answer.status, answer.read()

@@ -7,6 +7,7 @@ import re
 
 from minflinkd.runtime.errors import Consequence, Kind, MinflinkError
 
+AT_ONCE = 500  # entries per answer
 _DATA_FILE = re.compile(r"[0-9a-f]{32}\.parquet")
 
 

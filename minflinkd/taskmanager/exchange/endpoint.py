@@ -7,8 +7,9 @@
                                                   ?begin=1, an attempt of the reader begins to read there
     PUT /exchanges/<attempt>/covered/<reader>     the position below which no attempt of the reader will read
 
-410 means that an entry is gone or damaged. Everything is parsed before it becomes a path. The session child writes the
-logs as files, and sends no notice of a new entry. So the endpoint polls for one while a request waits.
+410 means that an entry is gone or damaged. Everything is parsed before it becomes a path, and nothing is written for a
+reader that the log does not have. The session child writes the logs as files, and sends no notice of a new entry. So
+the endpoint polls for one while a request waits.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
-import structlog
 from aiohttp import hdrs, web
+from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.doorkeeper import Doorkeeper, most_connections
 from minflinkd.runtime.errors import InvalidId, MinflinkError
+from minflinkd.runtime.http_protocol import protocols
 from minflinkd.runtime.ids import parse_attempt_id, parse_vertex_id
-from minflinkd.taskmanager.exchange.access import is_data_file
+from minflinkd.runtime.listening import Place, PortTaken, bind
+from minflinkd.taskmanager.exchange.access import AT_ONCE, is_data_file
 from minflinkd.taskmanager.exchange.log import (
     DATA,
     ENTRIES,
@@ -36,16 +40,18 @@ from minflinkd.taskmanager.exchange.log import (
     begin_reading,
     consumed,
     covered,
+    has_reader,
     mark_consumed,
     mark_covered,
     read_entry,
     read_schema,
 )
 
-log = structlog.get_logger(__name__)
-
 LONGEST_WAIT = 30.0  # seconds
-AT_ONCE = 500  # entries per answer
+ANSWER_BYTES = 1024**2  # of entries, after which no other one is added: `remote_log` takes no answer of any size
+CONNECTIONS = 4096  # each reader elsewhere has a few
+POSITION_BYTES = 32  # that the body of a request may have
+BODY_PATIENCE = 10.0  # seconds that a client has to send it
 FIRST_PAUSE = 0.002  # seconds between two checks for a new entry
 LONGEST_PAUSE = 0.02
 
@@ -58,7 +64,7 @@ class DataEndpoint(Component):
     """Serves the logs in `root`, each in a directory named after its attempt.
 
     Others reach it under the host name `reached_as`, or `host` if that is empty. `ports` are tried in order. `start`
-    raises DataPortsTaken.
+    raises DataPortsTaken, UnusableAddress.
     """
 
     def __init__(
@@ -79,6 +85,8 @@ class DataEndpoint(Component):
         self._reached_as = reached_as or host
         self._tls = tls
         self._runner: web.AppRunner | None = None
+        self._keeper = Doorkeeper("exchanges", most=most_connections(CONNECTIONS))
+        self._marking = asyncio.Lock()  # of two positions that come at once, the higher one stays
         self._port = 0
 
     @property
@@ -96,21 +104,20 @@ class DataEndpoint(Component):
         app.router.add_put("/exchanges/{attempt}/covered/{reader}", self._covered)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
-        for port in self._ports:
-            try:
-                await web.TCPSite(self._runner, self._host, port, ssl_context=self._tls).start()
-            except OSError as error:
-                log.info("port is not free", port=port, error=str(error))
-                continue
-            self._port = int(self._runner.addresses[0][1])
-            return
-        raise DataPortsTaken(
-            f"the data endpoint can listen on none of the ports {self._ports} of {self._host}",
-            hint="set taskmanager.data.port to 0, or to a range with a free port for each TaskManager of the host",
-        )
+        place = Place(self._host, tuple(self._ports), "taskmanager.bind-host", "taskmanager.data.port")
+        try:
+            bound = await bind(place)
+        except PortTaken as error:
+            raise DataPortsTaken(error.message, hint=error.hint) from error
+        server = self._runner.server
+        assert server is not None
+        made = protocols(server, access_log=None, auto_decompress=False)
+        await self._keeper.serve(bound, made, self._tls)
+        self._port = int(bound[0].getsockname()[1])
 
     async def _stop(self) -> None:
         runner, self._runner, self._port = self._runner, None, 0
+        await self._keeper.aclose()
         if runner is not None:
             await runner.cleanup()
 
@@ -119,7 +126,8 @@ class DataEndpoint(Component):
     @web.middleware
     async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get(hdrs.AUTHORIZATION, "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+        # Bytes that are no UTF-8 arrive as surrogates.
+        if not hmac.compare_digest(given.encode(errors="replace"), f"Bearer {self._token}".encode()):
             return web.Response(status=401, text="the token of this cluster's data endpoints is missing")
         try:
             return await handler(request)
@@ -158,29 +166,55 @@ class DataEndpoint(Component):
 
     async def _consumed(self, request: web.Request) -> web.Response:
         directory, reader, position = await self._mark(request)
-        if "begin" in request.query:
-            await asyncio.to_thread(begin_reading, directory, reader, position)
-        elif position > (await asyncio.to_thread(consumed, directory, reader) or -1):  # late requests change nothing
-            await asyncio.to_thread(mark_consumed, directory, reader, position)
+        async with self._marking:
+            if "begin" in request.query:
+                await asyncio.to_thread(begin_reading, directory, reader, position)
+            elif position > _or_none(await asyncio.to_thread(consumed, directory, reader)):
+                await asyncio.to_thread(mark_consumed, directory, reader, position)  # late requests change nothing
         return web.Response(status=204)
 
     async def _covered(self, request: web.Request) -> web.Response:
         directory, reader, position = await self._mark(request)
-        if position > (await asyncio.to_thread(covered, directory, reader) or -1):
-            await asyncio.to_thread(mark_covered, directory, reader, position)
+        async with self._marking:
+            if position > _or_none(await asyncio.to_thread(covered, directory, reader)):
+                await asyncio.to_thread(mark_covered, directory, reader, position)
         return web.Response(status=204)
 
     async def _mark(self, request: web.Request) -> tuple[Path, str, int]:
         """Return the log, the reader and the position that a request is about. Raises InvalidId, HTTPException."""
         reader, directory = parse_vertex_id(request.match_info["reader"]), self._log_of(request)
-        position = _number((await request.content.read(32)).decode("ascii", "replace"))
-        if not await asyncio.to_thread(directory.is_dir):
-            raise web.HTTPNotFound(text="there is no such exchange")
+        position = _number(await _short_body(request))
+        if not await asyncio.to_thread(has_reader, directory, reader):
+            raise web.HTTPNotFound(text="there is no such exchange, or it has no such reader")
         return directory, reader, position
 
     def _log_of(self, request: web.Request) -> Path:
         """Return the directory of the requested log. Raises InvalidId."""
         return self._root / parse_attempt_id(request.match_info["attempt"])
+
+
+async def _short_body(request: web.Request) -> str:
+    """Return the whole body. Raises HTTPException if it is long, comes slowly, or is encoded in some way."""
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "identity")
+    if encoding.lower() != "identity":
+        raise web.HTTPUnsupportedMediaType(text=f"a body with Content-Encoding: {encoding[:40]!r} is not taken here")
+    body = b""
+    try:
+        async with asyncio.timeout(BODY_PATIENCE):
+            while len(body) <= POSITION_BYTES and (piece := await request.content.read(POSITION_BYTES + 1)):
+                body += piece
+    except TimeoutError as error:
+        raise web.HTTPRequestTimeout(text="the position did not come in time") from error
+    except (web.RequestPayloadError, HttpProcessingError) as error:
+        raise web.HTTPBadRequest(text="the body is no sound HTTP") from error
+    if len(body) > POSITION_BYTES:
+        raise web.HTTPRequestEntityTooLarge(POSITION_BYTES, len(body), text="a position has fewer digits")
+    return body.decode("ascii", "replace")
+
+
+def _or_none(position: int | None) -> int:
+    """Return a position that can be compared; without one, any that is told is further."""
+    return -1 if position is None else position
 
 
 def _number(text: str) -> int:
@@ -194,8 +228,12 @@ def _read_on(directory: Path, first: int) -> list[Entry]:
     if not (directory / ENTRIES).is_dir():
         raise web.HTTPNotFound(text="there is no such exchange")
     found: list[Entry] = []
-    while len(found) < AT_ONCE and (entry := read_entry(directory, first + len(found))) is not None:
+    size = 0
+    while len(found) < AT_ONCE and size < ANSWER_BYTES:
+        if (entry := read_entry(directory, first + len(found))) is None:
+            break
         found.append(entry)
+        size += len(msgspec.json.encode(entry))
     return found
 
 

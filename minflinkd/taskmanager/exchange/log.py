@@ -3,7 +3,7 @@
     schema.json            what the upstream task yields, as Spark's JSON; appears before the first entry
     entries/<sequence>     one entry each, without gaps
     data/<name>            Parquet files that data entries name
-    consumed/<reader>      the position up to which that reader has processed everything
+    consumed/<reader>      the position up to which that reader has processed everything; empty until it says so
     covered/<reader>       the position from which the reader's next attempt would read, by its latest checkpoint
     begin                  entries below this position are gone
 
@@ -109,6 +109,11 @@ def consumed(directory: Path, reader: str) -> int | None:
     return _position(directory / CONSUMED / reader)
 
 
+def has_reader(directory: Path, reader: str) -> bool:
+    """Whether the log was opened for `reader`. The log of an attempt that is still being built has none."""
+    return (directory / CONSUMED / reader).is_file()
+
+
 def mark_covered(directory: Path, reader: str, position: int) -> None:
     """Note that no attempt of `reader` will read entries below `position`. Does nothing if the log is gone."""
     with suppress(FileNotFoundError):
@@ -171,6 +176,8 @@ class LogWriter:
         self._read_cost = 0
         for name in (ENTRIES, DATA, CONSUMED, COVERED):
             (directory / name).mkdir(parents=True, exist_ok=True)
+        for reader in readers:
+            (directory / CONSUMED / reader).touch()  # `has_reader` looks at it
 
     def describe(self, schema: str) -> None:
         place(self.directory / SCHEMA, schema.encode())
@@ -188,6 +195,11 @@ class LogWriter:
     def replayable(self) -> bool:
         """Whether every reader can restart from its latest checkpoint and find all entries from there on."""
         return self._begin <= self._covered
+
+    @property
+    def waiting(self) -> int:
+        """The entries that the slowest reader had not consumed at the last `backlog`, and those after them."""
+        return len(self._waiting)
 
     def backlog(self) -> int:
         """Delete what nobody will read. Return the bytes of data that the slowest reader has not consumed."""
