@@ -19,7 +19,15 @@ import structlog
 from minflinkd.blob.transfer import finish
 from minflinkd.storage.parallel import for_each
 from minflinkd.taskmanager.exchange.access import ExchangeUnreachable
-from minflinkd.taskmanager.exchange.log import DATA, DataFile, Entry, LogWriter, consumed, covered
+from minflinkd.taskmanager.exchange.log import (
+    DATA,
+    DataFile,
+    Entry,
+    ExchangeDamaged,
+    LogWriter,
+    consumed,
+    covered,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -27,8 +35,9 @@ T = TypeVar("T")
 FILES = 4  # fetched at a time
 WINDOW = 32  # entries whose data is fetched at a time
 WINDOW_BYTES = 32 * 1024**2
+MOST_WAITING = 100_000  # entries: those without data cost little, but a broken upstream may write them without end
 LOOK = 0.02  # seconds between two checks for what the reader has consumed
-NOT_YET = 0.05  # seconds between two checks for a log that its task has not opened
+NOT_YET = 0.05  # seconds between two checks for a log that its task has not opened, or that answers without waiting
 FIRST_PAUSE = 0.05  # seconds before a failed request is repeated
 LONGEST_PAUSE = 2.0
 
@@ -93,7 +102,10 @@ class Mirror:
 
     async def _follow(self, writer: LogWriter) -> None:
         while True:
+            asked = self._clock()
             entries = await self._again(lambda: self._source.entries(writer.next))
+            if not entries and self._clock() - asked < NOT_YET:  # a good upstream waits for an entry
+                await asyncio.sleep(NOT_YET)
             while entries:
                 taken = await self._admit(writer, entries)
                 files = [file for entry in taken for file in entry.files]
@@ -111,6 +123,8 @@ class Mirror:
             for entry in entries[:WINDOW]:
                 if entry.files and (waiting + size > self._max_backlog or size > WINDOW_BYTES):
                     break
+                if writer.waiting + taken >= MOST_WAITING:
+                    break
                 taken, size = taken + 1, size + entry.size
             if taken:
                 return entries[:taken]
@@ -119,9 +133,12 @@ class Mirror:
 
     async def _fetch(self, file: DataFile) -> None:
         target = self._directory / DATA / file.name
-        if not await asyncio.to_thread(target.exists):  # otherwise it was fetched before another file failed
+        there = await asyncio.to_thread(_size, target)
+        if there is None:  # otherwise it was fetched before another file failed
             await self._source.fetch(file, target)
             self._success = self._clock()
+        elif there != file.size:
+            raise ExchangeDamaged(f"two entries name {file.name}, one with {there} bytes, one with {file.size}")
 
     async def _report(self, writer: LogWriter) -> None:
         """Tell upstream what the reader has consumed, and delete it here; and what checkpoints cover."""
@@ -157,6 +174,14 @@ class Mirror:
             else:
                 self._success = self._clock()
                 return answer
+
+
+def _size(path: Path) -> int | None:
+    """Return the bytes of a file, or None if there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _append(writer: LogWriter, entries: list[Entry]) -> None:

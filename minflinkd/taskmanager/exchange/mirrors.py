@@ -59,7 +59,9 @@ class Mirrors(Component):
         if not source.data_url:
             raise ExchangeUnreachable(f"TaskManager {source.resource_id} has not said where its exchanges are read")
         if self._http is None:
-            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=self._tls or True))
+            self._http = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=self._tls or True), cookie_jar=aiohttp.DummyCookieJar()
+            )
         mirror = Mirror(
             RemoteLog(self._http, source.data_url, source.attempt_id, token=self._token),
             directory,
