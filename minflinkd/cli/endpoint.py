@@ -18,9 +18,10 @@ import msgspec
 from yarl import URL
 
 from minflinkd.cli.credentials import SOCKET_URL, Credentials
+from minflinkd.cli.speaking_tls import speaks_tls
 from minflinkd.rest.schemas import ErrorAnswer
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
-from minflinkd.runtime.tls_faults import why_refused
+from minflinkd.runtime.tls_faults import NO_TLS, why_refused
 
 PATIENCE = 30.0  # seconds to wait for a leader
 CONNECT_TIMEOUT = 5.0  # seconds
@@ -149,20 +150,25 @@ class Endpoint:
     async def _answer(self, method: str, path: str, options: Mapping[str, Any]) -> aiohttp.ClientResponse:
         """Ask one daemon after the other. Raises DaemonUnreachable, or Refused if no daemon that answers leads."""
         refused: Refused | None = None
-        reasons: list[str] = []  # for which there is no TLS
+        reasons: list[str] = []  # for which there is no TLS, or TLS only
+        hints: dict[str, None] = {}
         for base in ((self._leader,) if self._leader else ()) + self._addresses:
             try:
                 response = await self._led(base, method, path, options)
             except _NOT_CONNECTED as error:
                 if why := why_refused(error):
                     reasons.append(f"{base}: {why}")
+                    hints[_hint(base, why)] = None
                 self._leader = "" if base == self._leader else self._leader
                 continue
             except _CUT_OFF as error:
-                failed = self._unreachable(error)
+                failed, asked = self._unreachable(error), self._leader or base
                 self._leader = ""
                 self._prefer_after(base)
-                raise failed from error
+                if not (asked.startswith("http://") and await speaks_tls(URL(asked))):
+                    raise failed from error
+                reasons.append(f"{asked}: this port speaks TLS, and was asked without it")  # so nothing was done
+                hints[f"use {asked.replace('http', 'https', 1)}"] = None
             except Refused as error:
                 self._leader = ""
                 refused = error
@@ -172,10 +178,7 @@ class Endpoint:
         if refused is not None:
             raise refused
         if reasons:
-            raise DaemonUnreachable(
-                "\n".join(reasons),
-                hint="name the daemon's CA with --ca-file or $MINFLINKD_CA_FILE, and the host as in --url",
-            )
+            raise DaemonUnreachable("\n".join(reasons), hint="\n".join(hints))
         raise DaemonUnreachable(
             f"no daemon answers at {', '.join(self._addresses)}",
             hint="is it running? start it with `minflinkd serve`, or name another one with --url",
@@ -253,6 +256,13 @@ class Endpoint:
             )
         why = str(error) or type(error).__name__
         return DaemonUnreachable(f"the daemon at {self.url} did not answer: {why}", hint="its log may say why")
+
+
+def _hint(base: str, why: str) -> str:
+    """Return what to do if there is no TLS with the daemon at `base`."""
+    if why == NO_TLS and base.startswith("https://"):
+        return f"use {base.replace('https', 'http', 1)}: that port speaks HTTP without TLS, or is no daemon's"
+    return "name the daemon's CA with --ca-file or $MINFLINKD_CA_FILE, and the host as in --url"
 
 
 def _with_token(options: Mapping[str, Any], token: str | None) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 
+NO_TLS = "the other side does not speak TLS"
 _BY_REASON = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client shows no certificate, and this server needs one",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server needs a certificate of its clients, and this one shows none",
@@ -16,9 +17,9 @@ _BY_REASON = {
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "the other side refuses the connection; perhaps it needs a certificate",
     "HTTP_REQUEST": "the client speaks HTTP without TLS",
     "HTTPS_PROXY_REQUEST": "the client speaks HTTP without TLS",
-    "WRONG_VERSION_NUMBER": "the other side does not speak TLS",
-    "RECORD_LAYER_FAILURE": "the other side does not speak TLS",
-    "PACKET_LENGTH_TOO_LONG": "the other side does not speak TLS",
+    "WRONG_VERSION_NUMBER": NO_TLS,
+    "RECORD_LAYER_FAILURE": NO_TLS,
+    "PACKET_LENGTH_TOO_LONG": NO_TLS,
 }
 # Codes of X509_verify_cert: https://docs.openssl.org/3.0/man3/X509_STORE_CTX_get_error/
 _BY_CODE = {
