@@ -35,24 +35,17 @@ def option_text(value: object) -> str | None:
     return str(value) if isinstance(value, str | int | float) else None
 
 
-def _input(value: object) -> object:
-    return {"id": value} if isinstance(value, str) else value
+# A text alone may replace one of these structs: it stands for this one of its fields.
+SHORT_FORMS: Final[Mapping[type[Struct], str]] = {Input: "id", Artifact: "path", RestartStrategy: "kind"}
 
 
-def _artifact(value: object) -> object:
-    if isinstance(value, str):
-        value = {"path": value}
-    if isinstance(value, Mapping) and "name" not in value and isinstance(value.get("path"), str):
+def _in_full(kind: type[Struct], value: object) -> object:
+    """Return the mapping that a short form stands for; anything else as it is."""
+    if isinstance(value, str) and kind in SHORT_FORMS:
+        value = {SHORT_FORMS[kind]: value}
+    if kind is Artifact and isinstance(value, Mapping) and "name" not in value and isinstance(value.get("path"), str):
         return {**value, "name": file_name(value["path"])}
     return value
-
-
-def _restart_strategy(value: object) -> object:
-    return {"kind": value} if isinstance(value, str) else value
-
-
-# Short forms that may replace a struct with all of its fields.
-_SHORTHANDS = {Input: _input, Artifact: _artifact, RestartStrategy: _restart_strategy}
 
 
 @cache
@@ -72,7 +65,7 @@ class Reader:
 
     def struct(self, kind: type[T], value: object, path: str) -> T | None:
         """Read a struct. Faulty optional fields keep their defaults; None if a required field is faulty."""
-        fields = self.fields(kind, _SHORTHANDS.get(kind, lambda plain: plain)(value), path)
+        fields = self.fields(kind, _in_full(kind, value), path)
         required = {f.name for f in _fields(kind) if f.required}
         return kind(**fields) if fields is not None and required <= fields.keys() else None
 

@@ -21,9 +21,9 @@ LeaderId = NewType("LeaderId", str)  # fencing token: every leader has a new one
 VertexId = NewType("VertexId", str)  # stable between versions of a job; also the name of its SQL view
 TaskId = NewType("TaskId", str)  # id of the task's first vertex in topological order
 
-_HEX32 = re.compile(r"[0-9a-f]{32}")
-_RESOURCE = re.compile(r"tm-[0-9a-z][0-9a-z-]{0,40}")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+HEX32 = re.compile(r"[0-9a-f]{32}")
+RESOURCE_ID = re.compile(r"tm-[0-9a-z][0-9a-z-]{0,40}")
+VERTEX_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class IdSource:
@@ -64,7 +64,7 @@ class IdSource:
 
 def epoch_of(leader_id: LeaderId | None) -> int:
     """Return the epoch of the leadership in which the id was made (A11); 0 if the id has none."""
-    return int(leader_id[:8], 16) if leader_id is not None and _HEX32.fullmatch(leader_id) else 0
+    return int(leader_id[:8], 16) if leader_id is not None and HEX32.fullmatch(leader_id) else 0
 
 
 @dataclass(frozen=True)
@@ -83,23 +83,23 @@ def _parse(kind: str, pattern: re.Pattern[str], text: str, want: str) -> str:
 
 def parse_job_id(text: str) -> JobId:
     """Raises InvalidId."""
-    return JobId(_parse("job id", _HEX32, text, "32 hexadecimal digits, as `minflinkd list` prints"))
+    return JobId(_parse("job id", HEX32, text, "32 hexadecimal digits, as `minflinkd list` prints"))
 
 
 def parse_resource_id(text: str) -> ResourceId:
     """Raises InvalidId."""
-    return ResourceId(_parse("TaskManager id", _RESOURCE, text, "as `minflinkd taskmanagers` prints"))
+    return ResourceId(_parse("TaskManager id", RESOURCE_ID, text, "as `minflinkd taskmanagers` prints"))
 
 
 def parse_attempt_id(text: str) -> AttemptId:
     """Raises InvalidId."""
-    return AttemptId(_parse("execution attempt id", _HEX32, text, "32 hexadecimal digits"))
+    return AttemptId(_parse("execution attempt id", HEX32, text, "32 hexadecimal digits"))
 
 
 def parse_vertex_id(text: str) -> VertexId:
     """Raises InvalidId."""
-    return VertexId(_parse("vertex id", _NAME, text, "a letter or _, then letters, digits and _, at most 64"))
+    return VertexId(_parse("vertex id", VERTEX_ID, text, "a letter or _, then letters, digits and _, at most 64"))
 
 
 def is_vertex_id(text: str) -> bool:
-    return _NAME.fullmatch(text) is not None
+    return VERTEX_ID.fullmatch(text) is not None
