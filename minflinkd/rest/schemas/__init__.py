@@ -17,10 +17,12 @@ from minflinkd.rest.schemas.blobs import (
 )
 from minflinkd.rest.schemas.checkpoints import (
     Checkpoint,
+    CheckpointConfig,
     CheckpointCounts,
     Checkpoints,
     LatestCheckpoints,
     RestoredCheckpoint,
+    TaskCheckpointDetails,
 )
 from minflinkd.rest.schemas.cluster import (
     ClusterInfo,
@@ -124,6 +126,7 @@ __all__ = [
     "BlobTotals",
     "Blobs",
     "Checkpoint",
+    "CheckpointConfig",
     "CheckpointCounts",
     "CheckpointOperation",
     "CheckpointResult",
@@ -199,6 +202,7 @@ __all__ = [
     "Submitted",
     "Subtask",
     "SummaryExtras",
+    "TaskCheckpointDetails",
     "TaskCounts",
     "TaskInfo",
     "TaskManager",

@@ -1,8 +1,12 @@
-"""What the command line reads of the answers about checkpoints. `rest/checkpoints_json.py` writes all of them."""
+"""A job's checkpoints, in Flink's form. `rest/checkpoints_json.py` makes them from what is known.
+
+Fields have defaults, so that the command line can read the answers of an earlier version.
+"""
 
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from minflinkd.rest.schemas.answer import Answer
 
@@ -15,7 +19,7 @@ class CheckpointCounts(Answer, frozen=True, kw_only=True):
     failed: int = 0
 
 
-class CheckpointFiles(Answer, frozen=True, kw_only=True, rename="kebab"):
+class FileFigures(Answer, frozen=True, kw_only=True, rename="kebab"):
     """The physical files of a job's retained checkpoints; sizes in bytes."""
 
     physical: int = 0
@@ -24,6 +28,11 @@ class CheckpointFiles(Answer, frozen=True, kw_only=True, rename="kebab"):
     bytes_referenced: int = 0
     amplification: float = 1.0
     deleting: int = 0  # files waiting to be deleted
+
+
+class CheckpointFiles(FileFigures, frozen=True, kw_only=True, rename="kebab"):
+    """The same, and what was done to them since the job began."""
+
     created: int = 0
     deleted: int = 0
     compactions: int = 0
@@ -44,16 +53,18 @@ class CheckpointExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     metadata: float = 0.0
     notify: float = -1.0  # -1: not published yet
     warning: str = ""
-    files: CheckpointFiles | None = None  # of the job, at the time of its completion
+    files: FileFigures | None = None  # of the job, at the time of its completion
     calls: dict[str, StorageCalls] = {}  # by kind
     compactions: int = 0
     bytes_rewritten: int = 0
-    cause: str | None = None
-    failed_task: str | None = None
+    cause: str | UnsetType | None = UNSET  # of a failed one
+    failed_task: str | UnsetType | None = UNSET
 
 
 class TaskCheckpointExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
-    task_id: str = ""
+    """What the task has taken time for, and uploaded; 0 until it has acknowledged."""
+
+    trigger_timestamp: int = -1
     wait: float = 0.0
     alignment: float = 0.0
     unaligned: bool = False
@@ -62,43 +73,63 @@ class TaskCheckpointExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     files: int = 0
     files_uploaded: int = 0
     physical_files: int = 0
+    task_id: str = ""
 
 
 class TaskCheckpoint(Answer, frozen=True, kw_only=True):
-    num_acknowledged_subtasks: int = 0
+    """One task's part of a checkpoint. A task is one query, so it has exactly one subtask."""
+
+    id: int = -1
+    status: str = ""
+    latest_ack_timestamp: int = -1
+    checkpointed_size: int = 0
+    state_size: int = 0
     end_to_end_duration: int = -1
     alignment_buffered: int = 0
-    state_size: int = 0
-    checkpointed_size: int = 0
+    processed_data: int = 0
+    persisted_data: int = 0
+    num_subtasks: int = 1
+    num_acknowledged_subtasks: int = 0
     minflinkd: TaskCheckpointExtras = TaskCheckpointExtras()
 
 
 class Checkpoint(Answer, frozen=True, kw_only=True):
+    """`tasks` are there in the answer about one checkpoint only."""
+
+    class_name: str = msgspec.field(name="className", default="")
     id: int
     status: str
     is_savepoint: bool = False
+    savepoint_format: str | None = msgspec.field(name="savepointFormat", default=None)
     trigger_timestamp: int = -1
     latest_ack_timestamp: int = -1
+    checkpointed_size: int = 0
+    state_size: int = 0
     end_to_end_duration: int = 0
     alignment_buffered: int = 0
-    state_size: int = 0
-    checkpointed_size: int = 0
+    processed_data: int = 0
+    persisted_data: int = 0
     num_subtasks: int = 0
     num_acknowledged_subtasks: int = 0
-    external_path: str | None = None
-    failure_message: str | None = None
+    checkpoint_type: str = "CHECKPOINT"
     tasks: dict[str, TaskCheckpoint] = {}
     minflinkd: CheckpointExtras = CheckpointExtras()
+    external_path: str | UnsetType = UNSET  # of a completed one
+    discarded: bool | UnsetType = UNSET
+    failure_timestamp: int | UnsetType = UNSET  # of a failed one
+    failure_message: str | UnsetType = UNSET
 
 
 class RestoredCheckpoint(Answer, frozen=True, kw_only=True):
     id: int
     restore_timestamp: int = -1
+    is_savepoint: bool = False
     external_path: str | None = None
 
 
 class LatestCheckpoints(Answer, frozen=True, kw_only=True):
     completed: Checkpoint | None = None
+    savepoint: Checkpoint | None = None
     failed: Checkpoint | None = None
     restored: RestoredCheckpoint | None = None
 
@@ -119,6 +150,8 @@ class CheckpointSummary(Answer, frozen=True, kw_only=True):
     state_size: StatsSummary = StatsSummary()
     end_to_end_duration: StatsSummary = StatsSummary()
     alignment_buffered: StatsSummary = StatsSummary()
+    processed_data: StatsSummary = StatsSummary()
+    persisted_data: StatsSummary = StatsSummary()
 
 
 class DamagedFile(Answer, frozen=True, kw_only=True, rename="kebab"):
@@ -151,3 +184,92 @@ class Checkpoints(Answer, frozen=True, kw_only=True):
     latest: LatestCheckpoints = LatestCheckpoints()
     history: tuple[Checkpoint, ...] = ()
     minflinkd: CheckpointsExtras = CheckpointsExtras()
+
+
+class SubtaskTimes(Answer, frozen=True, kw_only=True):
+    sync: int
+    async_: int = msgspec.field(name="async")
+
+
+class SubtaskAlignment(Answer, frozen=True, kw_only=True):
+    buffered: int
+    processed: int
+    persisted: int
+    duration: int
+
+
+class SubtaskCheckpoint(Answer, frozen=True, kw_only=True):
+    """`status` is `completed`, or `pending_or_failed`: then nothing else is known."""
+
+    index: int = 0
+    status: str
+    ack_timestamp: int | UnsetType = UNSET
+    end_to_end_duration: int | UnsetType = UNSET
+    checkpointed_size: int | UnsetType = UNSET
+    state_size: int | UnsetType = UNSET
+    checkpoint: SubtaskTimes | UnsetType = UNSET
+    alignment: SubtaskAlignment | UnsetType = UNSET
+    start_delay: int | UnsetType = UNSET
+    unaligned_checkpoint: bool | UnsetType = UNSET
+    aborted: bool | UnsetType = UNSET
+
+
+class TimesSummary(Answer, frozen=True, kw_only=True):
+    sync: StatsSummary
+    async_: StatsSummary = msgspec.field(name="async")
+
+
+class AlignmentSummary(Answer, frozen=True, kw_only=True):
+    buffered: StatsSummary
+    processed: StatsSummary
+    persisted: StatsSummary
+    duration: StatsSummary
+
+
+class SubtasksSummary(Answer, frozen=True, kw_only=True):
+    checkpointed_size: StatsSummary
+    state_size: StatsSummary
+    end_to_end_duration: StatsSummary
+    checkpoint_duration: TimesSummary
+    alignment: AlignmentSummary
+    start_delay: StatsSummary
+
+
+class TaskCheckpointDetails(TaskCheckpoint, frozen=True, kw_only=True):
+    """`summary` is null until the task has acknowledged."""
+
+    summary: SubtasksSummary | None = None
+    subtasks: tuple[SubtaskCheckpoint, ...] = ()
+
+
+class Externalization(Answer, frozen=True, kw_only=True):
+    enabled: bool
+    delete_on_cancellation: bool
+
+
+class CheckpointConfigExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
+    num_retained: int
+    master_hooks: tuple[str, ...]
+    on_damage: str
+    scrub_interval: int
+
+
+class CheckpointConfig(Answer, frozen=True, kw_only=True):
+    """Flink writes "off" as the largest long."""
+
+    mode: str
+    interval: int
+    timeout: int
+    min_pause: int
+    max_concurrent: int
+    externalization: Externalization
+    state_backend: str = "rocksdb"
+    checkpoint_storage: str = "FileSystemCheckpointStorage"
+    unaligned_checkpoints: bool
+    tolerable_failed_checkpoints: int
+    aligned_checkpoint_timeout: int
+    checkpoints_after_tasks_finish: bool = True
+    state_changelog_enabled: bool = False
+    changelog_periodic_materialization_interval: int = 0
+    changelog_storage: str = ""
+    minflinkd: CheckpointConfigExtras

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
-from msgspec import structs
+from msgspec import json, structs
 
 from minflinkd.checkpoint import statistics as s
 from minflinkd.checkpoint.causes import CheckpointKind, FailureCause, Refusal
 from minflinkd.checkpoint.options import CheckpointOptions
-from minflinkd.rest.checkpoints_json import config_json, details_json, statistics_json, subtasks_json
+from minflinkd.rest import checkpoints_json
 from minflinkd.rest.plan import vertex_id
 from minflinkd.rpc.snapshot import MergingFigures
 from minflinkd.runtime.errors import NotFound
 from tests.unit.checkpoint.builders import NOON, A, B
 from tests.unit.checkpoint.records import after, record
+
+
+def plain(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that returns what a client reads."""
+    return lambda *of: json.decode(json.encode(make(*of)))
+
+
+statistics_json, details_json = plain(checkpoints_json.statistics_json), plain(checkpoints_json.details_json)
+subtasks_json, config_json = plain(checkpoints_json.subtasks_json), plain(checkpoints_json.config_json)
 
 
 def test_the_last_failure_is_shown_with_its_cause() -> None:
