@@ -1,7 +1,4 @@
-"""The basis of all routes: requests with timeouts to the parties behind the endpoint, and JSON answers.
-
-Also what several routes read from a request in the same way.
-"""
+"""The basis of all routes: requests with timeouts to the parties behind the endpoint, and JSON answers."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from aiohttp import web
 
-from minflinkd.rest.errors import InvalidRequest
+from minflinkd.rest.declared import JOB_ID, JSON
 from minflinkd.rpc.jobs import GetJob, JobDetails, JobOverview, ListJobs
 from minflinkd.rpc.messages import (
     GetResourceOverview,
@@ -25,7 +22,7 @@ from minflinkd.rpc.messages import (
 from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Network, task_manager
 from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.errors import MinflinkError
-from minflinkd.runtime.ids import ResourceId, parse_job_id, parse_resource_id
+from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.units import encode_unit
 
 R = TypeVar("R")
@@ -33,12 +30,8 @@ T = TypeVar("T")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-JSON = "application/json"
 JOB = web.RequestKey("job", str)  # the job that a request is about, if its path does not say so
 SNAPSHOT_AGE = 0.05  # seconds for which everybody gets the same answer about the whole cluster (E4)
-
-_YES = frozenset({"", "true", "1"})
-_NO = frozenset({"false", "0"})
 
 _encoder = msgspec.json.Encoder(enc_hook=encode_unit)
 
@@ -134,18 +127,13 @@ class Backend:
 
     async def job(self, http: web.Request) -> JobDetails:
         """Return the job that the path names. Raises InvalidId too."""
-        return await self.dispatcher(GetJob(job_id=parse_job_id(http.match_info["jobid"])))
+        return await self.dispatcher(GetJob(job_id=JOB_ID.of(http)))
 
     async def task_manager(self, resource_id: ResourceId, request: Request[R]) -> R:
         return await self.network.ask(task_manager(resource_id), request, timeout=self.timeout)
 
     async def resource_manager(self, request: Request[R]) -> R:
         return await self.network.ask(RESOURCE_MANAGER, request, timeout=self.timeout)
-
-
-def resource_id(http: web.Request) -> ResourceId:
-    """Return the id of the TaskManager that the path names. Raises InvalidId."""
-    return parse_resource_id(http.match_info["taskmanagerid"])
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -158,11 +146,3 @@ def job_name(document: bytes) -> str:
         return msgspec.json.decode(document, type=_Named).name
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
-
-
-def flag(http: web.Request, name: str) -> bool:
-    """Return the value of a flag, which may be given by its name alone, such as `?dry-run`. Raises InvalidRequest."""
-    value = http.query.get(name, "false").lower()
-    if value not in _YES | _NO:
-        raise InvalidRequest(f"{name} is {value[:80]!r}", hint="true or false")
-    return value in _YES

@@ -6,6 +6,7 @@ it: whoever may use this endpoint can run code in jobs, and so may use their blo
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -13,21 +14,32 @@ from typing import Protocol
 from aiohttp import web
 
 from minflinkd.blob.access import user_token
-from minflinkd.blob.keys import BlobKind, parse_owner
+from minflinkd.blob.keys import NO_JOB, BlobKind, owner_name, parse_owner
 from minflinkd.blob.server import BlobStatistics
 from minflinkd.blob.transfer import BlobInfo
 from minflinkd.metrics.samples import BlobSample
 from minflinkd.rest import route
 from minflinkd.rest.backend import Shared, json_answer
-from minflinkd.rest.errors import InvalidRequest
+from minflinkd.rest.declared import InQuery, like, whole
 from minflinkd.rest.identity.access import identity_of
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.schemas import Blob, BlobAccess, Blobs, BlobTotals
 from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.ids import HEX32
 
 MOST = 10_000  # blobs in one answer
 PAGE = 1000  # if the request names no limit
 MEASURED_EVERY = 10.0  # seconds, so that not every scrape lists all files
+
+_OWNER = InQuery[str | None](
+    "job",
+    "Only blobs of this job; `none`: of no job",
+    like(re.compile(f"{HEX32.pattern}|{NO_JOB}")),
+    None,
+    lambda text: owner_name(parse_owner(text)),
+)
+_OFFSET = InQuery("offset", "How many blobs to leave out", whole(most=10**9), 0)
+_LIMIT = InQuery("limit", f"How many blobs to list, {MOST:,} at most", whole(most=10**9), PAGE)
 
 
 class ListedBlobs(Protocol):
@@ -51,7 +63,19 @@ class BlobListing:
         self._measured = Shared(server.blobs, clock, max_age=MEASURED_EVERY)
 
     def routes(self) -> list[route.Route]:
-        return [route.get("/blobs", self.list, Role.VIEW), route.get("/blobs/access", self.access, Role.SUBMIT)]
+        return [
+            route.get(
+                "/blobs",
+                self.list,
+                Role.VIEW,
+                "What the BlobServer holds, by job and key",
+                {200: Blobs},
+                query=(_OWNER, _OFFSET, _LIMIT),
+            ),
+            route.get(
+                "/blobs/access", self.access, Role.SUBMIT, "Where artifacts are uploaded, and how", {200: BlobAccess}
+            ),
+        ]
 
     async def access(self, request: web.Request) -> web.Response:
         token = self._server.token
@@ -59,11 +83,7 @@ class BlobListing:
         return json_answer(BlobAccess(url=self._server.url, token=of_user))
 
     async def list(self, request: web.Request) -> web.Response:
-        """List blobs by job and key. `?job=` takes an id or `none`; `offset` and `limit` select a part of the list."""
-        wanted = request.query.get("job")
-        if wanted is not None:
-            parse_owner(wanted)
-        offset, limit = _number(request, "offset", 0), min(MOST, _number(request, "limit", PAGE))
+        wanted, offset, limit = _OWNER.of(request), _OFFSET.of(request), min(MOST, _LIMIT.of(request))
         found = [blob for blob in await self._blobs.get() if wanted is None or blob.job == wanted]
         return json_answer(
             Blobs(
@@ -119,10 +139,3 @@ def _totals(blobs: Sequence[BlobInfo], job: str | None = None) -> BlobTotals:
         size=sum(blob.size for blob in blobs),
         states=dict(Counter(blob.state for blob in blobs)),
     )
-
-
-def _number(request: web.Request, name: str, default: int) -> int:
-    text = request.query.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise InvalidRequest(f"{name} is {text[:80]!r}", hint="a whole number, such as 100")
-    return int(text)

@@ -50,10 +50,20 @@ class ClusterRoutes:
 
     def routes(self) -> list[route.Route]:
         return [
-            route.get("/config", self.config, Role.VIEW),
-            route.get("/overview", self.overview, Role.VIEW),
-            route.get("/jobmanager/config", self.daemon_config, Role.VIEW),
-            route.post("/cluster/handover", self.hand_over, Role.ADMIN),
+            route.get("/config", self.config, Role.VIEW, "What Flink's dashboard reads", {200: DashboardConfiguration}),
+            route.get(
+                "/overview", self.overview, Role.VIEW, "TaskManagers, slots, jobs and daemons", {200: ClusterOverview}
+            ),
+            route.get(
+                "/jobmanager/config", self.daemon_config, Role.VIEW, "The options in force", {200: list[ConfigEntry]}
+            ),
+            route.post(
+                "/cluster/handover",
+                self.hand_over,
+                Role.ADMIN,
+                "End the daemon, and leave its TaskManagers and tasks to the next one",
+                {202: HandoverInfo},
+            ),
         ]
 
     async def config(self, _: web.Request) -> web.Response:

@@ -13,6 +13,7 @@ from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.blobs import BlobListing
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.measuring import Measuring
+from minflinkd.rest.route import Text
 from minflinkd.rest.schemas import Health
 from minflinkd.runtime.errors import MinflinkError
 
@@ -24,11 +25,12 @@ class HealthRoutes:
         self._measuring = Measuring(backend, blobs)
 
     def routes(self) -> list[route.Route]:
+        either = {200: Health, 503: Health}
         return [
-            route.get("/health", self.ready, Role.ANYBODY),
-            route.get("/health/live", self.live, Role.ANYBODY),
-            route.get("/health/ready", self.ready, Role.ANYBODY),
-            route.get("/metrics", self.metrics, Role.VIEW),
+            route.get("/health", self.ready, Role.ANYBODY, "Whether a job would be accepted", either),
+            route.get("/health/live", self.live, Role.ANYBODY, "Whether the daemon answers at all", {200: Health}),
+            route.get("/health/ready", self.ready, Role.ANYBODY, "Whether a job would be accepted", either),
+            route.get("/metrics", self.metrics, Role.VIEW, "Metrics, for Prometheus", {200: Text("text/plain")}),
         ]
 
     async def live(self, _: web.Request) -> web.Response:

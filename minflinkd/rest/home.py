@@ -20,6 +20,7 @@ _LINKS = (
     ("jobmanager/config", "the options in force"),
     ("health", "whether the daemon accepts jobs"),
     ("metrics", "metrics, for Prometheus"),
+    ("openapi.json", "all paths, for programs: OpenAPI 3.1"),
 )
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -55,7 +56,7 @@ class HomeRoutes:
         self._page = _PAGE.format(version=escape(version), links=links)
 
     def routes(self) -> list[route.Route]:
-        return [route.get("/", self.home, Role.VIEW)]
+        return [route.get("/", self.home, Role.VIEW, "A page with links, for a browser", {200: route.PAGE})]
 
     async def home(self, _: web.Request) -> web.Response:
         return web.Response(text=self._page, content_type="text/html", charset="utf-8", headers=_HEADERS)

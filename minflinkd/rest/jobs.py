@@ -1,8 +1,9 @@
-"""`/jobs` and the paths below a job, except its checkpoints and its submission."""
+"""`/jobs` and what a job is and does as a whole. Its vertices and checkpoints have modules of their own."""
 
 from __future__ import annotations
 
-import msgspec
+from typing import Literal
+
 from aiohttp import web
 
 from minflinkd.checkpoint.row_counts import sink_rows, source_rows
@@ -10,18 +11,17 @@ from minflinkd.jobgraph.delivery import delivery_in
 from minflinkd.jobgraph.model import JobGraph, RestartStrategy, Vertex
 from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, encode, json_answer, json_bytes
-from minflinkd.rest.errors import InvalidRequest
+from minflinkd.rest.declared import JOB_ID, InQuery, whole
 from minflinkd.rest.exceptions import exceptions_of
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.plan import job_type, plan_of, state_counts, task_counts, vertex_id
 from minflinkd.rest.restarts import restart_info
 from minflinkd.rest.schemas import (
-    CollectedRow,
-    CollectedRows,
     Empty,
     ExecutionConfig,
     IOMetrics,
     JobConfig,
+    JobExceptions,
     JobExtras,
     JobIds,
     JobIdWithStatus,
@@ -34,18 +34,14 @@ from minflinkd.rest.schemas import (
     Recovery,
     RepeatedRestarts,
     SinkInfo,
-    Subtask,
     SummaryExtras,
     TaskInfo,
-    VertexDetails,
 )
 from minflinkd.rpc.jobs import CancelJob, JobDetails, JobOverview, JobStatus, RepeatedFailures, TaskDetails
-from minflinkd.rpc.messages import ReadCollected
-from minflinkd.runtime.errors import NotFound
-from minflinkd.runtime.ids import VertexId, parse_job_id
 from minflinkd.storage.masking import masked
 
-MAX_EXCEPTIONS = 20  # shown if the request names no number, as in Flink
+_MOST_EXCEPTIONS = InQuery("maxExceptions", "How many failures to show", whole(most=2**31 - 1), 20)  # as in Flink
+_MODE = InQuery("mode", "Flink's other modes have always been errors", Literal["cancel"], "cancel")
 
 
 class JobRoutes:
@@ -56,16 +52,29 @@ class JobRoutes:
 
     def routes(self) -> list[route.Route]:
         return [
-            route.get("/jobs", self.list, Role.VIEW),
-            route.get("/jobs/overview", self.overview, Role.VIEW),
-            route.get("/jobs/{jobid}", self.details, Role.VIEW),
-            route.patch("/jobs/{jobid}", self.cancel, Role.OPERATE),
-            route.get("/jobs/{jobid}/plan", self.plan, Role.VIEW),
-            route.get("/jobs/{jobid}/config", self.config, Role.VIEW),
-            route.get("/jobs/{jobid}/status", self.status, Role.VIEW),
-            route.get("/jobs/{jobid}/exceptions", self.exceptions, Role.VIEW),
-            route.get("/jobs/{jobid}/vertices/{vertexid}", self.vertex, Role.VIEW),
-            route.get("/jobs/{jobid}/vertices/{vertexid}/collected", self.collected, Role.VIEW),
+            route.get("/jobs", self.list, Role.VIEW, "The jobs and their states", {200: JobIds}),
+            route.get("/jobs/overview", self.overview, Role.VIEW, "The jobs and their tasks", {200: JobsOverview}),
+            route.get("/jobs/{jobid}", self.details, Role.VIEW, "A job, its tasks and its plan", {200: JobInfo}),
+            route.patch(
+                "/jobs/{jobid}",
+                self.cancel,
+                Role.OPERATE,
+                "Cancel the job",
+                {202: Empty},
+                query=(_MODE,),
+                errors=(409,),
+            ),
+            route.get("/jobs/{jobid}/plan", self.plan, Role.VIEW, "The tasks, and what they read", {200: JobPlan}),
+            route.get("/jobs/{jobid}/config", self.config, Role.VIEW, "The job's settings", {200: JobConfig}),
+            route.get("/jobs/{jobid}/status", self.status, Role.VIEW, "The job's state", {200: JobStatusInfo}),
+            route.get(
+                "/jobs/{jobid}/exceptions",
+                self.exceptions,
+                Role.VIEW,
+                "The job's failures, newest first",
+                {200: JobExceptions},
+                query=(_MOST_EXCEPTIONS,),
+            ),
         ]
 
     async def list(self, _: web.Request) -> web.Response:
@@ -94,53 +103,17 @@ class JobRoutes:
         return json_answer(JobStatusInfo(status=(await self._backend.job(request)).status))
 
     async def exceptions(self, request: web.Request) -> web.Response:
-        text = request.query.get("maxExceptions", str(MAX_EXCEPTIONS))
-        if not text.isascii() or not text.isdigit():
-            raise InvalidRequest(f"maxExceptions is {text[:80]!r}", hint="a whole number, such as 20")
-        return json_answer(exceptions_of(await self._backend.job(request), limit=int(text[:9])))
-
-    async def vertex(self, request: web.Request) -> web.Response:
-        """Answer the vertex with this id: Flink's or the task's own."""
-        details = await self._backend.job(request)
-        wanted = request.match_info["vertexid"]
-        for task in details.tasks:
-            if wanted in (task.task.id, vertex_id(task.task.id)):
-                return json_answer(_vertex_details(details, task, self._backend.clock.epoch_ms()))
-        raise NotFound(f"job {details.job_id} has no vertex {wanted[:80]!r}", hint="GET /jobs/:jobid lists them")
-
-    async def collected(self, request: web.Request) -> web.Response:
-        """Answer the rows of a collect sink, by the id of its vertex."""
-        details = await self._backend.job(request)
-        wanted = request.match_info["vertexid"]
-        for task in details.tasks:
-            for vertex in task.task.sinks:
-                if vertex.id == wanted and vertex.sink is not None and vertex.sink.format == "collect":
-                    return json_answer(await self._collected(task, vertex.id))
-        raise NotFound(
-            f"job {details.job_id} has no collect sink {wanted[:80]!r}", hint="GET /jobs/:jobid lists the sinks"
-        )
-
-    async def _collected(self, task: TaskDetails, vertex: VertexId) -> CollectedRows:
-        """Return the rows; no rows if no attempt has begun."""
-        if task.resource_id is None or task.attempt_id is None:
-            return CollectedRows(vertex=vertex, attempt_id=None, rows=(), dropped=0)
-        ask = ReadCollected(attempt_id=task.attempt_id, vertex_id=vertex)
-        found = await self._backend.task_manager(task.resource_id, ask)
-        rows = tuple(CollectedRow(batch=row.batch_id, row=msgspec.Raw(row.row.encode())) for row in found.rows)
-        return CollectedRows(vertex=vertex, attempt_id=task.attempt_id, rows=rows, dropped=found.dropped)
+        limit = _MOST_EXCEPTIONS.of(request)
+        return json_answer(exceptions_of(await self._backend.job(request), limit=limit))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """Cancel the job. Flink's default mode is `cancel`; its `stop` has always been an error."""
-        mode = request.query.get("mode", "cancel")
-        if mode != "cancel":
-            raise InvalidRequest(f"mode is {mode[:80]!r}", hint="mode=cancel is the only one")
-        job_id = parse_job_id(request.match_info["jobid"])
-        await self._backend.dispatcher(CancelJob(job_id=job_id))
+        _MODE.of(request)
+        await self._backend.dispatcher(CancelJob(job_id=JOB_ID.of(request)))
         self._backend.jobs.forget()
         return json_answer(Empty(), status=202)
 
 
-def _duration(start_ms: int, end_ms: int, now: int) -> int:
+def duration(start_ms: int, end_ms: int, now: int) -> int:
     if start_ms < 0:
         return -1
     return max(0, (end_ms if end_ms >= 0 else now) - start_ms)
@@ -152,7 +125,7 @@ def _summary(job: JobOverview, now: int) -> JobSummary:
         name=job.name,
         start_time=job.start_ms,
         end_time=job.end_ms,
-        duration=_duration(job.start_ms, job.end_ms, now),
+        duration=duration(job.start_ms, job.end_ms, now),
         state=job.status,
         last_modification=job.last_modification_ms,
         tasks=task_counts(job.tasks),
@@ -176,7 +149,7 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
         job_type=job_type(details),
         start_time=details.start_ms,
         end_time=details.end_ms,
-        duration=_duration(details.start_ms, details.end_ms, now),
+        duration=duration(details.start_ms, details.end_ms, now),
         max_parallelism=graph.max_parallelism or -1,
         now=now,
         timestamps={status: details.timestamps.get(status, 0) for status in JobStatus},
@@ -246,14 +219,14 @@ def _vertex(details: TaskDetails, job: JobDetails, now: int) -> JobVertex:
         status=details.state,
         start_time=details.start_ms,
         end_time=details.end_ms,
-        duration=_duration(details.start_ms, details.end_ms, now),
+        duration=duration(details.start_ms, details.end_ms, now),
         tasks=state_counts([details.state]),
-        metrics=_io(details),
-        minflinkd=_task_info(details),
+        metrics=io_metrics(details),
+        minflinkd=task_info(details),
     )
 
 
-def _io(details: TaskDetails) -> IOMetrics:
+def io_metrics(details: TaskDetails) -> IOMetrics:
     return IOMetrics(
         read_records=sum(details.rows.read.values()),
         write_records=sum(details.rows.written.values()),
@@ -261,7 +234,7 @@ def _io(details: TaskDetails) -> IOMetrics:
     )
 
 
-def _task_info(details: TaskDetails) -> TaskInfo:
+def task_info(details: TaskDetails) -> TaskInfo:
     metrics = details.metrics
     return TaskInfo(
         task_id=details.task.id,
@@ -282,35 +255,6 @@ def _task_info(details: TaskDetails) -> TaskInfo:
         output_backlog=metrics.output_backlog,
         backpressured=metrics.backpressured,
         phases=details.phases,
-    )
-
-
-def _vertex_details(job: JobDetails, details: TaskDetails, now: int) -> VertexDetails:
-    task = details.task
-    duration = _duration(details.start_ms, details.end_ms, now)
-    subtask = Subtask(
-        subtask=0,
-        status=details.state,
-        attempt=details.attempt_number,
-        host=details.resource_id or "(unassigned)",
-        endpoint=details.resource_id or "(unassigned)",
-        start_time=details.start_ms,
-        old_start_time=details.start_ms,
-        end_time=details.end_ms,
-        duration=duration,
-        metrics=_io(details),
-        taskmanager_id=details.resource_id or "(unassigned)",
-        status_duration={details.state: duration},
-    )
-    return VertexDetails(
-        id=vertex_id(task.id),
-        name=task.name,
-        parallelism=task.parallelism,
-        max_parallelism=job.graph.max_parallelism or task.parallelism,
-        now=now,
-        subtasks=(subtask,),
-        aggregated={"metrics": {}, "status-duration": {}},
-        minflinkd=_task_info(details),
     )
 
 

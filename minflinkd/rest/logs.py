@@ -10,11 +10,13 @@ import structlog
 from aiohttp import hdrs, web
 
 from minflinkd.rest import route
-from minflinkd.rest.backend import Backend, json_answer, resource_id
+from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.declared import LOG_NAME, MOST, TASK_MANAGER_ID, InQuery, whole
 from minflinkd.rest.ended_logs import EndedLogs
-from minflinkd.rest.errors import InvalidRequest, RangeNotSatisfiable
+from minflinkd.rest.errors import RangeNotSatisfiable
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.log_copies import LogCopies
+from minflinkd.rest.route import Text
 from minflinkd.rest.schemas import Log, Logs
 from minflinkd.rpc.messages import ListLogs, LogFile
 from minflinkd.runtime.errors import MinflinkError, NotFound
@@ -25,9 +27,13 @@ log = structlog.get_logger(__name__)
 SIZE_HEADER = "X-Log-Size"  # current size of the whole file, so that a reader can follow it
 OFFSET_HEADER = "X-Log-Offset"  # position of the answer's first byte in the file
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
-_WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
+_OFFSET = InQuery("offset", "The first byte; a negative one counts from the end", whole(least=-MOST), 0)
+_LENGTH = InQuery[int | None]("length", "How many bytes, at most; without it, all that follow", whole(), None)
+_TEXT = dict.fromkeys(
+    (200, 206),
+    Text("text/plain", {SIZE_HEADER: "Bytes of the whole file", OFFSET_HEADER: "Where in it the answer begins"}),
+)
 
 
 @dataclass(frozen=True)
@@ -54,21 +60,48 @@ class LogRoutes:
 
     def routes(self) -> list[route.Route]:
         return [
-            route.get("/taskmanagers/{taskmanagerid}/logs", self.list, Role.VIEW),
-            route.get("/taskmanagers/{taskmanagerid}/logs/{filename}", self.read, Role.VIEW),
-            route.get("/taskmanagers/{taskmanagerid}/log", self.main, Role.VIEW),
-            route.get("/taskmanagers/{taskmanagerid}/stdout", self.stdout, Role.VIEW),
+            route.get(
+                "/taskmanagers/{taskmanagerid}/logs",
+                self.list,
+                Role.VIEW,
+                "The TaskManager's log files",
+                {200: Logs},
+            ),
+            route.get(
+                "/taskmanagers/{taskmanagerid}/logs/{filename}",
+                self.read,
+                Role.VIEW,
+                "One log file, or the part that offset and length, or a Range, select",
+                _TEXT,
+                query=(_OFFSET, _LENGTH),
+                errors=(416,),
+            ),
+            route.get(
+                "/taskmanagers/{taskmanagerid}/log",
+                self.main,
+                Role.VIEW,
+                "The supervisor's log, or the part that offset and length, or a Range, select",
+                _TEXT,
+                query=(_OFFSET, _LENGTH),
+                errors=(416,),
+            ),
+            route.get(
+                "/taskmanagers/{taskmanagerid}/stdout",
+                self.stdout,
+                Role.VIEW,
+                "What the TaskManager has printed, or the part that offset and length, or a Range, select",
+                _TEXT,
+                query=(_OFFSET, _LENGTH),
+                errors=(416,),
+            ),
         ]
 
     async def list(self, request: web.Request) -> web.Response:
-        files = await self._files(resource_id(request))
+        files = await self._files(TASK_MANAGER_ID.of(request))
         return json_answer(Logs(logs=tuple(Log(name=file.name, size=file.size) for file in files)))
 
     async def read(self, request: web.Request) -> web.StreamResponse:
-        name = request.match_info["filename"]
-        if not _NAME.fullmatch(name):
-            raise InvalidRequest(f"{name[:80]!r} is not the name of a log", hint="GET .../logs lists them")
-        return await self._send(request, resource_id(request), name)
+        return await self._send(request, TASK_MANAGER_ID.of(request), LOG_NAME.of(request))
 
     async def main(self, request: web.Request) -> web.StreamResponse:
         """Answer the supervisor's own log: the one named after the TaskManager, otherwise the first."""
@@ -78,7 +111,7 @@ class LogRoutes:
         return await self._send_suffix(request, ".out")
 
     async def _send_suffix(self, request: web.Request, suffix: str) -> web.StreamResponse:
-        task_manager = resource_id(request)
+        task_manager = TASK_MANAGER_ID.of(request)
         names = [file.name for file in await self._files(task_manager) if file.name.endswith(suffix)]
         if not names:
             raise NotFound(f"TaskManager {task_manager} has no *{suffix} file", hint="GET .../logs lists its logs")
@@ -149,9 +182,8 @@ def _head(wanted: Slice, first: int, end: int, size: int) -> web.StreamResponse:
 
 def wanted_slice(request: web.Request) -> Slice:
     """Parse `?offset=&length=`, or a Range header with one range. Raises InvalidRequest, RangeNotSatisfiable."""
-    if "offset" in request.query or "length" in request.query:
-        length = request.query.get("length")
-        return Slice(_whole("offset", request.query.get("offset", "0")), None if length is None else _size(length))
+    if _OFFSET.is_in(request) or _LENGTH.is_in(request):
+        return Slice(_OFFSET.of(request), _LENGTH.of(request))
     header = request.headers.get(hdrs.RANGE)
     match = _RANGE.fullmatch(header.replace(" ", "")) if header is not None else None
     if match is None:  # several ranges, or another unit: answering the whole file is correct
@@ -164,16 +196,3 @@ def wanted_slice(request: web.Request) -> Slice:
     if last and int(last) < int(first):
         raise RangeNotSatisfiable(f"the range {header!r} is empty", hint="bytes=FIRST-LAST, or bytes=-COUNT")
     return Slice(int(first), int(last) - int(first) + 1 if last else None, partial=True)
-
-
-def _whole(name: str, text: str) -> int:
-    if not _WHOLE.fullmatch(text):
-        raise InvalidRequest(f"{name} is {text[:80]!r}", hint="a whole number of bytes")
-    return int(text)
-
-
-def _size(text: str) -> int:
-    length = _whole("length", text)
-    if length < 0:
-        raise InvalidRequest(f"length is {length}", hint="a number of bytes, at least 0")
-    return length

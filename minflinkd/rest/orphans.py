@@ -6,13 +6,15 @@ from aiohttp import web
 
 from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.declared import InQuery, like
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.schemas import JobOrphans, Orphan, Orphans
 from minflinkd.rpc import jobs as j
-from minflinkd.runtime.ids import parse_job_id
+from minflinkd.runtime.ids import HEX32, JobId, parse_job_id
 
 TIMEOUT = 600.0  # seconds; all checkpoints are listed
 MOST = 1000  # file names shown per job
+_JOB = InQuery[JobId | None]("job", "Only files of this job", like(HEX32), None, parse_job_id)
 
 
 class OrphanRoutes:
@@ -21,8 +23,24 @@ class OrphanRoutes:
 
     def routes(self) -> list[route.Route]:
         return [
-            route.get("/storage/orphans", self.list, Role.OPERATE),
-            route.delete("/storage/orphans", self.delete, Role.ADMIN),
+            route.get(
+                "/storage/orphans",
+                self.list,
+                Role.OPERATE,
+                "Files of checkpoints to which nothing refers",
+                {200: Orphans},
+                query=(_JOB,),
+                errors=(409,),
+            ),
+            route.delete(
+                "/storage/orphans",
+                self.delete,
+                Role.ADMIN,
+                "Delete files of checkpoints to which nothing refers",
+                {200: Orphans},
+                query=(_JOB,),
+                errors=(409,),
+            ),
         ]
 
     async def list(self, request: web.Request) -> web.Response:
@@ -34,8 +52,7 @@ class OrphanRoutes:
         return json_answer(await self._sweep(request, dry_run=False))
 
     async def _sweep(self, request: web.Request, *, dry_run: bool) -> Orphans:
-        job = request.query.get("job")
-        question = j.SweepOrphans(job_id=None if job is None else parse_job_id(job), dry_run=dry_run)
+        question = j.SweepOrphans(job_id=_JOB.of(request), dry_run=dry_run)
         report = await self._backend.dispatcher(question, TIMEOUT)
         jobs = tuple(_job(found) for found in report.jobs)
         return Orphans(

@@ -17,7 +17,9 @@ class QuotaRoutes:
         self._backend = backend
 
     def routes(self) -> list[route.Route]:
-        return [route.get("/quotas", self.quotas, Role.VIEW)]
+        return [
+            route.get("/quotas", self.quotas, Role.VIEW, "What users have, beside what they may have", {200: Quotas})
+        ]
 
     async def quotas(self, request: web.Request) -> web.Response:
         """Answer the quota of who asks; for an admin who is not limited to some jobs, those of all users."""

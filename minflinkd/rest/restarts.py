@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from aiohttp import web
 
 from minflinkd.rest import route
-from minflinkd.rest.backend import Backend, flag, job_name, json_answer, json_bytes
+from minflinkd.rest.backend import Backend, job_name, json_answer, json_bytes
+from minflinkd.rest.declared import JOB_DOCUMENT, JOB_ID, Body, InQuery, flag
 from minflinkd.rest.errors import InvalidJob, InvalidRequest
-from minflinkd.rest.guard import Limits, read_json_body
+from minflinkd.rest.guard import Limits
 from minflinkd.rest.identity.access import identity_of
 from minflinkd.rest.identity.roles import Role, require_job
 from minflinkd.rest.plan import vertex_id
@@ -22,10 +25,20 @@ from minflinkd.rest.schemas import (
     VertexRequirements,
 )
 from minflinkd.rpc.jobs import HotRestart, HotRestartJob, JobDetails, RescaleJob, RestartAnswer, VersionChanges
-from minflinkd.runtime.errors import MALFORMED
-from minflinkd.runtime.ids import parse_job_id
 
-_LATEST = "latest"  # `?checkpoint=`: use the last completed one instead of taking another
+_CHECKPOINT = InQuery(
+    "checkpoint",
+    "What to go on from: a last checkpoint that is taken now, or the latest complete one",
+    Literal["final", "latest"],
+    "final",
+)
+_DRY_RUN = flag("dry-run", "Only answer what would change")
+_ALLOW_NON_RESTORED = flag("allow-non-restored-state", "State that nothing takes over may be lost")
+_ALLOW_CHANGED = flag("allow-changed-state", "State may get another meaning")
+_REPLACE = flag("replace", "Take the place of a hot restart that is not done")
+_REQUIREMENTS = Body(
+    dict[str, VertexRequirements], "By the id of a vertex; what is left out, and -1, keep their present value"
+)
 
 
 class RestartRoutes:
@@ -35,28 +48,47 @@ class RestartRoutes:
 
     def routes(self) -> list[route.Route]:
         return [
-            route.post("/jobs/{jobid}/hot-restart", self.restart, Role.SUBMIT),
-            route.get("/jobs/{jobid}/resource-requirements", self.requirements, Role.VIEW),
-            route.put("/jobs/{jobid}/resource-requirements", self.rescale, Role.OPERATE),
+            route.post(
+                "/jobs/{jobid}/hot-restart",
+                self.restart,
+                Role.SUBMIT,
+                "Go on with a new version of the job, or see what it would change",
+                {202: RestartAccepted, 200: RestartAccepted},
+                query=(_CHECKPOINT, _DRY_RUN, _ALLOW_NON_RESTORED, _ALLOW_CHANGED, _REPLACE),
+                body=JOB_DOCUMENT,
+                errors=(409,),
+            ),
+            route.get(
+                "/jobs/{jobid}/resource-requirements",
+                self.requirements,
+                Role.VIEW,
+                "The parallelism of each task",
+                {200: dict[str, VertexRequirements]},
+            ),
+            route.put(
+                "/jobs/{jobid}/resource-requirements",
+                self.rescale,
+                Role.OPERATE,
+                "Go on with another parallelism",
+                {202: Empty},
+                body=_REQUIREMENTS,
+                errors=(409,),
+            ),
         ]
 
     async def restart(self, request: web.Request) -> web.Response:
         """Answer 202 with the restart's number and what changes; with `?dry-run` 200, starting nothing."""
-        checkpoint = request.query.get("checkpoint", "final")
-        if checkpoint not in ("final", _LATEST):
-            raise InvalidRequest(f"checkpoint is {checkpoint[:80]!r}", hint="final, which is the default, or latest")
-        dry_run = flag(request, "dry-run")
-        job_id = parse_job_id(request.match_info["jobid"])
-        document = await read_json_body(request, self._limits)
+        checkpoint, dry_run, job_id = _CHECKPOINT.of(request), _DRY_RUN.of(request), JOB_ID.of(request)
+        document = await JOB_DOCUMENT.text(request, self._limits)
         require_job(identity_of(request), job_name(document))  # the new version may have another name
         question = HotRestartJob(
             job_id=job_id,
             document=document,
             dry_run=dry_run,
-            latest=checkpoint == _LATEST,
-            allow_non_restored_state=flag(request, "allow-non-restored-state"),
-            allow_changed_state=flag(request, "allow-changed-state"),
-            replace=flag(request, "replace"),
+            latest=checkpoint == "latest",
+            allow_non_restored_state=_ALLOW_NON_RESTORED.of(request),
+            allow_changed_state=_ALLOW_CHANGED.of(request),
+            replace=_REPLACE.of(request),
         )
         answer = _accepted(await self._backend.dispatcher(question, self._backend.submit_timeout()))
         self._backend.jobs.forget()
@@ -76,11 +108,7 @@ class RestartRoutes:
 
     async def rescale(self, request: web.Request) -> web.Response:
         """Answer 202: a hot restart of the same version at another parallelism has begun."""
-        body = await read_json_body(request, self._limits)
-        try:
-            wanted = msgspec.json.decode(body, type=dict[str, VertexRequirements])
-        except MALFORMED as error:
-            raise InvalidRequest(f"the body is not what it must be: {error}") from error
+        wanted = await _REQUIREMENTS.of(request, self._limits)
         job = await self._backend.job(request)
         tasks = {vertex_id(task.task.id): task.task.id for task in job.tasks}
         tasks |= {task.task.id: task.task.id for task in job.tasks}

@@ -5,15 +5,13 @@ Further requests ask for its status, as in Flink.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-import msgspec
 from aiohttp import web
 
 from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.declared import JOB_ID, TRIGGER_ID, Body
 from minflinkd.rest.errors import InvalidRequest
-from minflinkd.rest.guard import Limits, read_json_body
+from minflinkd.rest.guard import Limits
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.schemas import (
     CheckpointOperation,
@@ -28,7 +26,6 @@ from minflinkd.rest.schemas import (
     StopWithSavepoint,
     Triggered,
 )
-from minflinkd.rest.trigger_ids import trigger_id as trigger_id_of
 from minflinkd.rpc.jobs import (
     CheckpointJob,
     DisposeSavepoint,
@@ -37,12 +34,12 @@ from minflinkd.rpc.jobs import (
     OperationStatus,
     TriggerSavepoint,
 )
-from minflinkd.runtime.errors import MALFORMED
-from minflinkd.runtime.ids import IdSource, parse_job_id
+from minflinkd.runtime.ids import IdSource
 
-INCREMENTAL = {"CONFIGURED", "INCREMENTAL"}  # accepted types of checkpoint; there is no full one
-
-T = TypeVar("T")
+_SAVEPOINT = Body(SavepointTrigger, "Where the savepoint goes", optional=True)
+_CHECKPOINT = Body(CheckpointTrigger, "What kind of checkpoint", optional=True)
+_STOP = Body(StopWithSavepoint, "Where the savepoint goes, and how the job ends", optional=True)
+_DISPOSAL = Body(SavepointDisposal, "What is deleted")
 
 
 class SavepointRoutes:
@@ -53,35 +50,79 @@ class SavepointRoutes:
 
     def routes(self) -> list[route.Route]:
         return [
-            route.post("/jobs/{jobid}/savepoints", self.trigger, Role.OPERATE),
-            route.get("/jobs/{jobid}/savepoints/{triggerid}", self.status, Role.VIEW),
-            route.post("/jobs/{jobid}/checkpoints", self.checkpoint, Role.OPERATE),
-            route.get("/jobs/{jobid}/checkpoints/{triggerid}", self.checkpoint_status, Role.VIEW),
-            route.post("/jobs/{jobid}/stop", self.stop, Role.OPERATE),
-            route.post("/savepoint-disposal", self.dispose, Role.OPERATE),
-            route.get("/savepoint-disposal/{triggerid}", self.disposal, Role.VIEW),
+            route.post(
+                "/jobs/{jobid}/savepoints",
+                self.trigger,
+                Role.OPERATE,
+                "Take a savepoint",
+                {202: Triggered},
+                body=_SAVEPOINT,
+                errors=(409,),
+            ),
+            route.get(
+                "/jobs/{jobid}/savepoints/{triggerid}",
+                self.status,
+                Role.VIEW,
+                "What became of a savepoint, or of a stop",
+                {200: OperationResult},
+            ),
+            route.post(
+                "/jobs/{jobid}/checkpoints",
+                self.checkpoint,
+                Role.OPERATE,
+                "Take a checkpoint now",
+                {202: Triggered},
+                body=_CHECKPOINT,
+                errors=(409,),
+            ),
+            route.get(
+                "/jobs/{jobid}/checkpoints/{triggerid}",
+                self.checkpoint_status,
+                Role.VIEW,
+                "What became of a checkpoint that was asked for",
+                {200: CheckpointResult},
+            ),
+            route.post(
+                "/jobs/{jobid}/stop",
+                self.stop,
+                Role.OPERATE,
+                "Take a savepoint and end the job",
+                {202: Triggered},
+                body=_STOP,
+                errors=(409,),
+            ),
+            route.post(
+                "/savepoint-disposal",
+                self.dispose,
+                Role.OPERATE,
+                "Delete a savepoint, or a checkpoint that no job needs",
+                {200: Triggered},
+                body=_DISPOSAL,
+            ),
+            route.get(
+                "/savepoint-disposal/{triggerid}",
+                self.disposal,
+                Role.VIEW,
+                "What became of a disposal",
+                {200: OperationResult},
+            ),
         ]
 
     async def trigger(self, request: web.Request) -> web.Response:
         """Answer 202 with the id of the operation. With a `triggerId` in the body the request may be repeated."""
-        body = await self._body(request, SavepointTrigger)
+        body = await _SAVEPOINT.of(request, self._limits)
         if body.cancel_job:
             raise InvalidRequest("cancel-job is not supported", hint="POST /jobs/:jobid/stop ends the job, too")
-        job_id = parse_job_id(request.match_info["jobid"])
-        trigger_id = trigger_id_of(body.trigger_id, self._ids)
+        job_id = JOB_ID.of(request)
+        trigger_id = body.trigger_id or self._ids.hex()
         directory = body.target_directory or ""
         await self._backend.dispatcher(TriggerSavepoint(job_id=job_id, trigger_id=trigger_id, directory=directory))
         return json_answer(Triggered(request_id=trigger_id), status=202)
 
     async def checkpoint(self, request: web.Request) -> web.Response:
-        body = await self._body(request, CheckpointTrigger)
-        if body.checkpoint_type not in INCREMENTAL:
-            raise InvalidRequest(
-                f"checkpointType is {body.checkpoint_type[:80]!r}",
-                hint="CONFIGURED or INCREMENTAL; a savepoint shares no file with others",
-            )
-        job_id = parse_job_id(request.match_info["jobid"])
-        trigger_id = trigger_id_of(body.trigger_id, self._ids)
+        body = await _CHECKPOINT.of(request, self._limits)
+        job_id = JOB_ID.of(request)
+        trigger_id = body.trigger_id or self._ids.hex()
         await self._backend.dispatcher(CheckpointJob(job_id=job_id, trigger_id=trigger_id))
         return json_answer(Triggered(request_id=trigger_id), status=202)
 
@@ -94,9 +135,9 @@ class SavepointRoutes:
         return json_answer(CheckpointResult(status=QueueStatus(id="COMPLETED"), operation=operation))
 
     async def stop(self, request: web.Request) -> web.Response:
-        body = await self._body(request, StopWithSavepoint)
-        job_id = parse_job_id(request.match_info["jobid"])
-        trigger_id = trigger_id_of(body.trigger_id, self._ids)
+        body = await _STOP.of(request, self._limits)
+        job_id = JOB_ID.of(request)
+        trigger_id = body.trigger_id or self._ids.hex()
         question = TriggerSavepoint(
             job_id=job_id,
             trigger_id=trigger_id,
@@ -111,26 +152,18 @@ class SavepointRoutes:
         return json_answer(_result(await self._status(request)))
 
     async def _status(self, request: web.Request) -> OperationStatus:
-        job_id = parse_job_id(request.match_info["jobid"])
-        return await self._backend.dispatcher(GetSavepoint(job_id=job_id, trigger_id=request.match_info["triggerid"]))
+        job_id = JOB_ID.of(request)
+        return await self._backend.dispatcher(GetSavepoint(job_id=job_id, trigger_id=TRIGGER_ID.of(request)))
 
     async def dispose(self, request: web.Request) -> web.Response:
-        body = await self._body(request, SavepointDisposal)
+        body = await _DISPOSAL.of(request, self._limits)
         trigger_id = self._ids.hex()
         await self._backend.dispatcher(DisposeSavepoint(trigger_id=trigger_id, path=body.savepoint_path))
         return json_answer(Triggered(request_id=trigger_id))
 
     async def disposal(self, request: web.Request) -> web.Response:
-        question = GetDisposal(trigger_id=request.match_info["triggerid"])
+        question = GetDisposal(trigger_id=TRIGGER_ID.of(request))
         return json_answer(_result(await self._backend.dispatcher(question)))
-
-    async def _body(self, request: web.Request, kind: type[T]) -> T:
-        """Decode the body. An empty one means `{}`."""
-        text = await read_json_body(request, self._limits) if request.body_exists else b"{}"
-        try:
-            return msgspec.json.decode(text or b"{}", type=kind)
-        except MALFORMED as error:
-            raise InvalidRequest(f"the body is not what it must be: {error}") from error
 
 
 def _result(status: OperationStatus) -> OperationResult:

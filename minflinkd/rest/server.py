@@ -22,6 +22,7 @@ from minflinkd.rest.backend import JOB, Backend, Handler, json_answer
 from minflinkd.rest.blobs import BlobListing, ListedBlobs
 from minflinkd.rest.checkpoints import CheckpointRoutes
 from minflinkd.rest.cluster import About, ClusterRoutes
+from minflinkd.rest.declared import declare
 from minflinkd.rest.ended_logs import EndedLogs
 from minflinkd.rest.ending import Ending
 from minflinkd.rest.errors import (
@@ -45,6 +46,7 @@ from minflinkd.rest.identity.roles import Forbidden, Role, require_job
 from minflinkd.rest.jobs import JobRoutes
 from minflinkd.rest.log_copies import LogBlobs, LogCopies
 from minflinkd.rest.logs import LogRoutes
+from minflinkd.rest.openapi.routes import DescriptionRoutes
 from minflinkd.rest.orphans import OrphanRoutes
 from minflinkd.rest.protocol import protocols
 from minflinkd.rest.quotas import QuotaRoutes
@@ -54,6 +56,7 @@ from minflinkd.rest.savepoints import SavepointRoutes
 from minflinkd.rest.submission import SubmissionRoutes
 from minflinkd.rest.taskmanagers import TaskManagerRoutes
 from minflinkd.rest.verification import VerificationRoutes
+from minflinkd.rest.vertices import VertexRoutes
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.doorkeeper import Doorkeeper
 from minflinkd.runtime.errors import MinflinkError
@@ -140,6 +143,7 @@ class RestServer(Component):
             SubmissionRoutes(backend, limits=limits, ids=ids),
             QuotaRoutes(backend),
             JobRoutes(backend),
+            VertexRoutes(backend),
             RestartRoutes(backend, limits=limits),
             CheckpointRoutes(backend),
             SavepointRoutes(backend, limits=limits, ids=ids),
@@ -151,6 +155,7 @@ class RestServer(Component):
             *(() if listed is None else (listed,)),
             HomeRoutes(version=about.version, blobs=listed is not None),
             LoginRoutes(self._access, limits),
+            DescriptionRoutes(lambda: self.routes, version=about.version),
         )
         self.routes = tuple(route for subject in subjects for route in subject.routes())
         self._routes: dict[web.AbstractRoute, Route] = {}
@@ -257,7 +262,9 @@ class RestServer(Component):
 
     async def _admit(self, request: web.Request) -> None:
         """Raises Unauthenticated, Forbidden, and what asking for the job of the path raises."""
-        identity = await self._access.admit(request, self._route_of(request))
+        route = self._route_of(request)
+        declare(request, () if route is None else route.declarations)
+        identity = await self._access.admit(request, route)
         if identity.jobs and "jobid" in request.match_info:
             require_job(identity, (await self._backend.job(request)).graph.name)
 

@@ -27,6 +27,7 @@ from minflinkd.rest.identity.proving import Unauthenticated
 from minflinkd.rest.identity.roles import Forbidden, Role, require_role
 from minflinkd.rest.passing_on import PASSED_ON, LeaderProxy, NoLeader
 from minflinkd.rest.protocol import protocols
+from minflinkd.rest.route import OF_EACH_DAEMON
 from minflinkd.rest.schemas import Health
 from minflinkd.rest.server import RETRY_AFTER, Listening, refusal
 from minflinkd.runtime.component import Component
@@ -121,8 +122,11 @@ class StandbyServer(Component):
 
         Raises Unauthenticated, Overloaded.
         """
+        path = request.path.removeprefix("/v1")
+        if path not in OF_EACH_DAEMON:
+            return None
         standby = Health(live=True, ready=True, role="standby", pid=os.getpid())
-        match request.path.removeprefix("/v1"):
+        match path:
             case "/health/live":
                 return json_answer(standby)
             case "/health" | "/health/ready":

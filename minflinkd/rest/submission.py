@@ -8,14 +8,20 @@ from __future__ import annotations
 from aiohttp import web
 
 from minflinkd.rest import route
-from minflinkd.rest.backend import JOB, Backend, flag, job_name, json_answer
+from minflinkd.rest.backend import JOB, Backend, job_name, json_answer
+from minflinkd.rest.declared import JOB_DOCUMENT, InQuery, flag, like
 from minflinkd.rest.errors import InvalidJob
-from minflinkd.rest.guard import Limits, read_json_body
+from minflinkd.rest.guard import Limits
 from minflinkd.rest.identity.access import identity_of
 from minflinkd.rest.identity.roles import Role, require_job
 from minflinkd.rest.schemas import Submitted
 from minflinkd.rpc.jobs import SubmitJob
-from minflinkd.runtime.ids import IdSource, parse_job_id
+from minflinkd.runtime.ids import HEX32, IdSource, JobId, parse_job_id
+
+_DRY_RUN = flag("dry-run", "Only check the job")
+_GIVEN_ID = InQuery[JobId | None](
+    "jobId", "The job's id, under which its artifacts were uploaded", like(HEX32), None, parse_job_id
+)
 
 
 class SubmissionRoutes:
@@ -25,15 +31,26 @@ class SubmissionRoutes:
         self._ids = ids
 
     def routes(self) -> list[route.Route]:
-        return [route.post("/jobs", self.submit, Role.SUBMIT, names_job=True)]
+        return [
+            route.post(
+                "/jobs",
+                self.submit,
+                Role.SUBMIT,
+                "Submit a job, or only check it",
+                {202: Submitted, 200: Submitted},
+                query=(_GIVEN_ID, _DRY_RUN),
+                body=JOB_DOCUMENT,
+                errors=(409,),
+                names_job=True,
+            )
+        ]
 
     async def submit(self, request: web.Request) -> web.Response:
         """Answer 202 with the job's id; with `?dry-run` 200, storing nothing. With `?jobId=` it may be repeated."""
-        dry_run = flag(request, "dry-run")
-        given = request.query.get("jobId")
-        job_id = self._ids.job() if given is None else parse_job_id(given)
+        dry_run = _DRY_RUN.of(request)
+        job_id = _GIVEN_ID.of(request) or self._ids.job()
         request[JOB] = job_id
-        document = await read_json_body(request, self._limits)
+        document = await JOB_DOCUMENT.text(request, self._limits)
         identity = identity_of(request)
         require_job(identity, job_name(document))
         question = SubmitJob(job_id=job_id, document=document, dry_run=dry_run, owner=identity.name)

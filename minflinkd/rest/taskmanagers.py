@@ -7,7 +7,8 @@ from typing import Any
 from aiohttp import web
 
 from minflinkd.rest import route
-from minflinkd.rest.backend import Backend, json_answer, resource_id
+from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.declared import TASK_MANAGER_ID
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.schemas import (
     AllocatedSlot,
@@ -31,10 +32,28 @@ class TaskManagerRoutes:
 
     def routes(self) -> list[route.Route]:
         return [
-            route.get("/taskmanagers", self.list, Role.VIEW),
-            route.get("/taskmanagers/{taskmanagerid}", self.details, Role.VIEW),
-            route.post("/taskmanagers/{taskmanagerid}/drain", self.drain, Role.ADMIN),
-            route.delete("/taskmanagers/{taskmanagerid}/drain", self.undo_drain, Role.ADMIN),
+            route.get("/taskmanagers", self.list, Role.VIEW, "The registered TaskManagers", {200: TaskManagers}),
+            route.get(
+                "/taskmanagers/{taskmanagerid}",
+                self.details,
+                Role.VIEW,
+                "A TaskManager, and who holds its slots",
+                {200: TaskManagerDetails},
+            ),
+            route.post(
+                "/taskmanagers/{taskmanagerid}/drain",
+                self.drain,
+                Role.ADMIN,
+                "Move the TaskManager's jobs to others, and end it then",
+                {202: Drain},
+            ),
+            route.delete(
+                "/taskmanagers/{taskmanagerid}/drain",
+                self.undo_drain,
+                Role.ADMIN,
+                "Use the TaskManager as before",
+                {200: Drain},
+            ),
         ]
 
     async def list(self, _: web.Request) -> web.Response:
@@ -42,7 +61,7 @@ class TaskManagerRoutes:
         return json_answer(TaskManagers(taskmanagers=tuple(TaskManager(**_fields(info)) for info in known)))
 
     async def details(self, request: web.Request) -> web.Response:
-        info = await find(self._backend, resource_id(request))
+        info = await find(self._backend, TASK_MANAGER_ID.of(request))
         slots = tuple(
             AllocatedSlot(job_id=slot.job_id, resource=ResourceProfile(cpu_cores=1.0))
             for slot in info.report.slots
@@ -52,11 +71,11 @@ class TaskManagerRoutes:
 
     async def drain(self, request: web.Request) -> web.Response:
         """Answer 202: the TaskManager gives out no more slots, its jobs move away, and then it ends (A15b)."""
-        return await self._set_draining(resource_id(request), draining=True)
+        return await self._set_draining(TASK_MANAGER_ID.of(request), draining=True)
 
     async def undo_drain(self, request: web.Request) -> web.Response:
         """Answer 200: the TaskManager gives out slots again. Jobs that have left it do not come back."""
-        return await self._set_draining(resource_id(request), draining=False)
+        return await self._set_draining(TASK_MANAGER_ID.of(request), draining=False)
 
     async def _set_draining(self, wanted: ResourceId, *, draining: bool) -> web.Response:
         await self._backend.resource_manager(DrainTaskManager(resource_id=wanted, undo=not draining))

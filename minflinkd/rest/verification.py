@@ -5,7 +5,6 @@ One request starts it, further requests ask for the result, as for savepoints. F
 
 from __future__ import annotations
 
-import msgspec
 from aiohttp import web
 
 from minflinkd.checkpoint.inventory import VerifiedCheckpoint
@@ -13,15 +12,15 @@ from minflinkd.checkpoint.messages import GetVerification, VerifyCheckpoints
 from minflinkd.rest import route
 from minflinkd.rest import schemas as s
 from minflinkd.rest.backend import Backend, json_answer
-from minflinkd.rest.errors import InvalidRequest
-from minflinkd.rest.guard import Limits, read_json_body
+from minflinkd.rest.declared import JOB_ID, TRIGGER_ID, Body
+from minflinkd.rest.guard import Limits
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.route import Route
 from minflinkd.rest.schemas import verification as v
 from minflinkd.rest.schemas.checkpoints import DamagedFile
-from minflinkd.rest.trigger_ids import trigger_id
-from minflinkd.runtime.errors import MALFORMED
-from minflinkd.runtime.ids import IdSource, parse_job_id
+from minflinkd.runtime.ids import IdSource
+
+_VERIFICATION = Body(v.VerificationTrigger, "Nothing, or an id of its own", optional=True)
 
 
 class VerificationRoutes:
@@ -32,25 +31,33 @@ class VerificationRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            route.post("/jobs/{jobid}/checkpoints/verification", self.trigger, Role.OPERATE),
-            route.get("/jobs/{jobid}/checkpoints/verification/{triggerid}", self.result, Role.VIEW),
+            route.post(
+                "/jobs/{jobid}/checkpoints/verification",
+                self.trigger,
+                Role.OPERATE,
+                "Read the job's checkpoints and compare their checksums",
+                {202: s.Triggered},
+                body=_VERIFICATION,
+                errors=(409,),
+            ),
+            route.get(
+                "/jobs/{jobid}/checkpoints/verification/{triggerid}",
+                self.result,
+                Role.VIEW,
+                "What a verification has found",
+                {200: v.VerificationResult},
+            ),
         ]
 
     async def trigger(self, request: web.Request) -> web.Response:
         """Answer 202 with the id of the verification. With a `triggerId` in the body the request may be repeated."""
-        text = await read_json_body(request, self._limits) if request.body_exists else b"{}"
-        try:
-            body = msgspec.json.decode(text or b"{}", type=v.VerificationTrigger)
-        except MALFORMED as error:
-            raise InvalidRequest(f"the body is not what it must be: {error}") from error
-        number = trigger_id(body.trigger_id, self._ids)
-        job_id = parse_job_id(request.match_info["jobid"])
+        body, job_id = await _VERIFICATION.of(request, self._limits), JOB_ID.of(request)
+        number = body.trigger_id or self._ids.hex()
         await self._backend.dispatcher(VerifyCheckpoints(job_id=job_id, trigger_id=number))
         return json_answer(s.Triggered(request_id=number), status=202)
 
     async def result(self, request: web.Request) -> web.Response:
-        job_id = parse_job_id(request.match_info["jobid"])
-        question = GetVerification(job_id=job_id, trigger_id=request.match_info["triggerid"])
+        question = GetVerification(job_id=JOB_ID.of(request), trigger_id=TRIGGER_ID.of(request))
         found = await self._backend.dispatcher(question)
         if not found.done:
             return json_answer(v.VerificationResult(status=s.QueueStatus(id="IN_PROGRESS")))

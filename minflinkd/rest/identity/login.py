@@ -14,12 +14,14 @@ from aiohttp import web
 
 from minflinkd.rest import route
 from minflinkd.rest.backend import json_answer
+from minflinkd.rest.declared import JSON, Body, InQuery
 from minflinkd.rest.errors import BodyTooSlow, InvalidRequest, UnsupportedMediaType
 from minflinkd.rest.guard import Limits
 from minflinkd.rest.identity.access import Access, cookie_name, identity_of, note_identity
 from minflinkd.rest.identity.proving import Unauthenticated
 from minflinkd.rest.identity.roles import Identity, Role
 from minflinkd.rest.identity.sessions import CODE_LIFETIME, LIFETIME
+from minflinkd.rest.route import Text
 from minflinkd.rest.schemas import LoginLink, WhoAmI
 
 FORM: Final = "application/x-www-form-urlencoded"
@@ -56,8 +58,13 @@ _WELCOME: Final = """\
 """
 
 
-class _Credentials(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Credentials(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: str
+
+
+_CREDENTIALS: Final = Body(Credentials, "The token; also from the form", media=(JSON, FORM))
+_CODE: Final = InQuery[str | None]("code", "What the link of `minflinkd open` has", str, None)
+_TO_THE_PAGE: Final = Text("", {"Location": "The page"})
 
 
 class LoginRoutes:
@@ -67,16 +74,39 @@ class LoginRoutes:
 
     def routes(self) -> list[route.Route]:
         return [
-            route.get("/login", self.page, Role.ANYBODY),
-            route.post("/login", self.log_in, Role.ANYBODY),
-            route.post("/login/links", self.link, Role.VIEW, names_job=True),
-            route.post("/logout", self.log_out, Role.ANYBODY),
-            route.get("/whoami", self.who_am_i, Role.VIEW),
+            route.get(
+                "/login",
+                self.page,
+                Role.ANYBODY,
+                "A form for a token; with `code`, log in",
+                {200: route.PAGE},
+                query=(_CODE,),
+                errors=(401,),
+            ),
+            route.post(
+                "/login",
+                self.log_in,
+                Role.ANYBODY,
+                "Log in with a token, for a cookie",
+                {200: WhoAmI, 303: _TO_THE_PAGE},
+                body=_CREDENTIALS,
+                errors=(401,),
+            ),
+            route.post(
+                "/login/links",
+                self.link,
+                Role.VIEW,
+                "Make a link that logs in once",
+                {201: LoginLink},
+                names_job=True,
+            ),
+            route.post("/logout", self.log_out, Role.ANYBODY, "End the session of the cookie", {204: route.NOTHING}),
+            route.get("/whoami", self.who_am_i, Role.VIEW, "Who asks, and with which role", {200: WhoAmI}),
         ]
 
     async def page(self, request: web.Request) -> web.Response:
         """Answer the form; with `?code=`, log in by a one-time link."""
-        secret = request.query.get("code")
+        secret = _CODE.of(request)
         if secret is None:
             return login_page(200)
         identity = self._access.sessions.codes.take(secret)
@@ -126,7 +156,7 @@ class LoginRoutes:
 
     async def _token(self, request: web.Request) -> str:
         """Raises UnsupportedMediaType, InvalidRequest, BodyTooSlow."""
-        if request.content_type not in ("application/json", FORM):
+        if request.content_type not in _CREDENTIALS.media:
             raise UnsupportedMediaType(
                 f"a body of type {request.content_type[:100]!r} is not taken here", hint='send {"token": "..."} as JSON'
             )
@@ -142,8 +172,8 @@ class LoginRoutes:
         if request.content_type == FORM:
             return parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
         try:
-            return msgspec.json.decode(body, type=_Credentials).token
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return _CREDENTIALS.decoded(body).token
+        except InvalidRequest:
             # Not msgspec's words: they might have a part of the token.
             raise InvalidRequest("the body names no token", hint='send {"token": "..."} as JSON') from None
 

@@ -23,7 +23,7 @@ class Fault(Answer, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ErrorAnswer(Answer, frozen=True, kw_only=True, omit_defaults=True):
-    """E3. `errors` is Flink's field; `code` is stable. A proxy's answer has no `consequence`."""
+    """`errors` is Flink's field; `code` is stable. A proxy's answer has no `consequence` (E3)."""
 
     errors: tuple[str, ...]
     code: str

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from minflinkd.rest.schemas.answer import Answer
 
@@ -64,8 +67,8 @@ class HotRestartInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
 class ParallelismBounds(Answer, frozen=True, kw_only=True, rename="camel"):
     """Flink's field; -1 means the current value."""
 
-    lower_bound: int = -1
-    upper_bound: int = -1
+    lower_bound: Annotated[int, Meta(ge=-1)] = -1
+    upper_bound: Annotated[int, Meta(ge=-1)] = -1
 
 
 class VertexRequirements(Answer, frozen=True, kw_only=True):

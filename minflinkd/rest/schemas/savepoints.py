@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import msgspec
+from msgspec import Meta
 
 from minflinkd.rest.schemas.answer import Answer
+from minflinkd.runtime.ids import HEX32
+
+# The length, as `$` also matches before a line feed at the end.
+TriggerId = Annotated[str, Meta(pattern=f"^{HEX32.pattern}$", max_length=32, description="32 hex digits, or nothing")]
 
 
 class SavepointTrigger(Answer, frozen=True, kw_only=True):
     """`formatType` is accepted and ignored: there is only one format."""
 
     target_directory: str | None = msgspec.field(name="target-directory", default=None)
-    cancel_job: bool = msgspec.field(name="cancel-job", default=False)
-    trigger_id: str | None = msgspec.field(name="triggerId", default=None)
+    cancel_job: Annotated[
+        bool,
+        Meta(
+            description="true is not supported: POST /jobs/:jobid/stop ends the job, too",
+            extra_json_schema={"enum": [False]},
+        ),
+    ] = msgspec.field(name="cancel-job", default=False)
+    trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
 
 class StopWithSavepoint(Answer, frozen=True, kw_only=True):
     target_directory: str | None = msgspec.field(name="targetDirectory", default=None)
     drain: bool = False
-    trigger_id: str | None = msgspec.field(name="triggerId", default=None)
+    trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
 
 class CheckpointTrigger(Answer, frozen=True, kw_only=True):
-    checkpoint_type: str = msgspec.field(name="checkpointType", default="CONFIGURED")
-    trigger_id: str | None = msgspec.field(name="triggerId", default=None)
+    checkpoint_type: Annotated[
+        Literal["CONFIGURED", "INCREMENTAL"],  # there is no full one
+        Meta(description="CONFIGURED or INCREMENTAL; a savepoint shares no file with others"),
+    ] = msgspec.field(name="checkpointType", default="CONFIGURED")
+    trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
 
 class SavepointDisposal(Answer, frozen=True, kw_only=True):

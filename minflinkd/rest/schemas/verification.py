@@ -6,7 +6,7 @@ import msgspec
 
 from minflinkd.rest.schemas.answer import Answer
 from minflinkd.rest.schemas.checkpoints import DamagedFile
-from minflinkd.rest.schemas.savepoints import FailureCause, QueueStatus
+from minflinkd.rest.schemas.savepoints import FailureCause, QueueStatus, TriggerId
 
 
 class VerifiedCheckpoint(Answer, frozen=True, kw_only=True, rename="kebab"):
@@ -25,7 +25,7 @@ class VerificationOperation(Answer, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class VerificationTrigger(Answer, frozen=True, kw_only=True):
-    trigger_id: str | None = msgspec.field(name="triggerId", default=None)
+    trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
 
 class VerificationResult(Answer, frozen=True, kw_only=True):

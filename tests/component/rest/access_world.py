@@ -25,6 +25,7 @@ from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime import listening
 from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.local_socket import Admitted, LocalSocket
+from tests.component.rest.described import described
 
 OWN = Token.new()
 ROLES = tuple(role for role in Role if role is not Role.ANYBODY)
@@ -88,7 +89,9 @@ async def world(
     async with (
         audit,
         server,
-        aiohttp.ClientSession(server.url, cookie_jar=aiohttp.DummyCookieJar()) as http,
+        aiohttp.ClientSession(
+            server.url, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[described(server.routes)]
+        ) as http,
         aiohttp.ClientSession("http://localhost", connector=aiohttp.UnixConnector(str(unix.path))) as over_socket,
     ):
         yield World(server, access, unix.path, base / "audit.log", http, over_socket)

@@ -16,6 +16,7 @@ from minflinkd.rest.guard import Limits
 from minflinkd.rest.identity.access import Access
 from minflinkd.rest.server import Entrance, Listening, LogSources, RestServer
 from minflinkd.rpc.local import LocalNetwork
+from tests.component.rest.described import described
 from tests.unit.rest.parties import STARTED, Dispatcher, ResourceManager, TaskManager
 
 
@@ -81,5 +82,7 @@ async def server(
 
 @pytest.fixture
 async def http(server: RestServer) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(server.url, raise_for_status=False) as session:
+    """All of its answers are compared with what `/openapi.json` says (E5)."""
+    traces = [described(server.routes)]
+    async with aiohttp.ClientSession(server.url, raise_for_status=False, trace_configs=traces) as session:
         yield session

@@ -20,6 +20,7 @@ from minflinkd.rest.identity.access import Access
 from minflinkd.rest.server import Entrance, Listening, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime.ids import JobId
+from tests.component.rest.described import described
 from tests.component.rest.test_metrics_route import scrape
 
 Http = aiohttp.ClientSession
@@ -49,7 +50,7 @@ async def http(blobs: BlobServer, network: LocalNetwork) -> AsyncIterator[Http]:
         metrics=Metrics(version="0.1.0"),
         blobs=blobs,
     )
-    async with server, aiohttp.ClientSession(server.url) as session:
+    async with server, aiohttp.ClientSession(server.url, trace_configs=[described(server.routes)]) as session:
         yield session
 
 

@@ -1,0 +1,94 @@
+"""`/jobs/:jobid/vertices`: one task of a job, and the rows of its collect sinks."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from minflinkd.rest import route
+from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.declared import VERTEX
+from minflinkd.rest.identity.roles import Role
+from minflinkd.rest.jobs import duration, io_metrics, task_info
+from minflinkd.rest.plan import vertex_id
+from minflinkd.rest.schemas import CollectedRow, CollectedRows, Subtask, VertexDetails
+from minflinkd.rpc.jobs import JobDetails, TaskDetails
+from minflinkd.rpc.messages import ReadCollected
+from minflinkd.runtime.errors import NotFound
+from minflinkd.runtime.ids import VertexId
+
+
+class VertexRoutes:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def routes(self) -> list[route.Route]:
+        return [
+            route.get("/jobs/{jobid}/vertices/{vertexid}", self.vertex, Role.VIEW, "One task", {200: VertexDetails}),
+            route.get(
+                "/jobs/{jobid}/vertices/{vertexid}/collected",
+                self.collected,
+                Role.VIEW,
+                "The last rows of the collect sink of this id, oldest first",
+                {200: CollectedRows},
+            ),
+        ]
+
+    async def vertex(self, request: web.Request) -> web.Response:
+        """Answer the vertex with this id: Flink's or the task's own."""
+        details = await self._backend.job(request)
+        wanted = VERTEX.of(request)
+        for task in details.tasks:
+            if wanted in (task.task.id, vertex_id(task.task.id)):
+                return json_answer(_vertex_details(details, task, self._backend.clock.epoch_ms()))
+        raise NotFound(f"job {details.job_id} has no vertex {wanted[:80]!r}", hint="GET /jobs/:jobid lists them")
+
+    async def collected(self, request: web.Request) -> web.Response:
+        """Answer the rows of a collect sink, by the id of its vertex."""
+        details = await self._backend.job(request)
+        wanted = VERTEX.of(request)
+        for task in details.tasks:
+            for vertex in task.task.sinks:
+                if vertex.id == wanted and vertex.sink is not None and vertex.sink.format == "collect":
+                    return json_answer(await self._collected(task, vertex.id))
+        raise NotFound(
+            f"job {details.job_id} has no collect sink {wanted[:80]!r}", hint="GET /jobs/:jobid lists the sinks"
+        )
+
+    async def _collected(self, task: TaskDetails, vertex: VertexId) -> CollectedRows:
+        """Return the rows; no rows if no attempt has begun."""
+        if task.resource_id is None or task.attempt_id is None:
+            return CollectedRows(vertex=vertex, attempt_id=None, rows=(), dropped=0)
+        ask = ReadCollected(attempt_id=task.attempt_id, vertex_id=vertex)
+        found = await self._backend.task_manager(task.resource_id, ask)
+        rows = tuple(CollectedRow(batch=row.batch_id, row=msgspec.Raw(row.row.encode())) for row in found.rows)
+        return CollectedRows(vertex=vertex, attempt_id=task.attempt_id, rows=rows, dropped=found.dropped)
+
+
+def _vertex_details(job: JobDetails, details: TaskDetails, now: int) -> VertexDetails:
+    task = details.task
+    lasted = duration(details.start_ms, details.end_ms, now)
+    subtask = Subtask(
+        subtask=0,
+        status=details.state,
+        attempt=details.attempt_number,
+        host=details.resource_id or "(unassigned)",
+        endpoint=details.resource_id or "(unassigned)",
+        start_time=details.start_ms,
+        old_start_time=details.start_ms,
+        end_time=details.end_ms,
+        duration=lasted,
+        metrics=io_metrics(details),
+        taskmanager_id=details.resource_id or "(unassigned)",
+        status_duration={details.state: lasted},
+    )
+    return VertexDetails(
+        id=vertex_id(task.id),
+        name=task.name,
+        parallelism=task.parallelism,
+        max_parallelism=job.graph.max_parallelism or task.parallelism,
+        now=now,
+        subtasks=(subtask,),
+        aggregated={"metrics": {}, "status-duration": {}},
+        minflinkd=task_info(details),
+    )
