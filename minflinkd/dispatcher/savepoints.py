@@ -30,6 +30,7 @@ PATIENCE = 60.0  # seconds to ask a storage that does not answer whether a savep
 FIRST_PAUSE = 0.5  # seconds between two attempts to ask it; doubled with each failure
 
 _DISPOSAL = "savepoint-disposal"
+_ENDING = frozenset({JobStatus.CANCELLING, JobStatus.FAILING})
 
 
 class JobNotRunning(MinflinkError):
@@ -123,8 +124,10 @@ class SavepointRequests:
     def _running(self, job_id: JobId) -> JobMaster:
         """Return the JobMaster of a running job. Raises NotFound, Conflict, JobNotRunning."""
         master = self._run_of(job_id).master
-        if master is None or master.status is not JobStatus.RUNNING:
-            status = JobStatus.INITIALIZING if master is None else master.status
+        status = JobStatus.INITIALIZING if master is None else master.status
+        if status.terminal or status in _ENDING:  # it will not run again, so asking again is in vain
+            raise Conflict(f"job {job_id} is {status.value}", hint="it ends, and takes no savepoint any more")
+        if master is None or status is not JobStatus.RUNNING:
             raise JobNotRunning(f"job {job_id} is {status.value}", hint="a savepoint is of a job that is RUNNING")
         return master
 

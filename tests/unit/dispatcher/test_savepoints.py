@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from minflinkd.dispatcher.job_store import StoredResult
+from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.jobs import JobStatus
@@ -87,6 +88,20 @@ async def test_a_stop_fails_if_the_job_master_crashes_before_the_end_of_the_job(
         status = await until(partial(answered, cluster), "the stop is answered")
         assert status.error is not None
         assert (status.error.code, "file:///savepoint" in status.error.message) == ("stop-failed", True)
+
+
+@pytest.mark.parametrize("request_of", [j.TriggerSavepoint, j.CheckpointJob])
+async def test_a_job_that_ends_refuses_a_savepoint_for_good(
+    cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch, request_of: type[j.TriggerSavepoint]
+) -> None:
+    """To try again is for a job that will run again (C20, E3)."""
+    async with job_running(cluster, runner):
+        for status, code in (("RESTARTING", "job-not-running"), ("CANCELLING", "conflict"), ("FAILING", "conflict")):
+            with monkeypatch.context() as patch:
+                patch.setattr(JobMaster, "status", property(lambda _, status=status: JobStatus(status)))
+                with pytest.raises(RemoteError, match=f"is {status}") as refused:
+                    await cluster.network.ask(DISPATCHER, request_of(job_id=JOB, trigger_id="1" * 32), timeout=5)
+            assert refused.value.error.code == code
 
 
 async def test_a_savepoint_goes_nowhere_where_a_check_fails_and_the_job_goes_on(
