@@ -127,7 +127,7 @@ def _windows_of_unmatched_rows(shape: Shape) -> bool:
 
 FAULTS = {
     "a source of files is numbered as if exchanges had logs": Fault(
-        "minflinkd.taskmanager.session.state.operators",
+        "minflinkd.rpc.plan_sources",
         "def source_logs(found):\n    return {node.number: node.number for node in found if not node.stateful}\n",
         _runs(_source_after_exchange),
     ),
@@ -148,7 +148,8 @@ FAULTS = {
     ),
     "a drain that failed leaves the other tasks as they are": Fault(
         "minflinkd.jobmaster.scheduler.failover",
-        "def _stop_affected(this, tasks, _):\n    this.stop(this.state.exchanges.affected(tasks, lambda _: False))\n",
+        "def _stop_affected(this, tasks, error):\n"
+        "    this.stop(this.state.exchanges.affected(tasks, lambda _: False))\n",
         _raises_in_a_part,
     ),
     "ids may differ in case only": Fault(
