@@ -143,6 +143,7 @@ async def test_no_file_is_read_twice_and_none_is_skipped(child: Child, tmp_path:
     restored = p.Restored(checkpoint_id=0, batch_id=-1, operators=restore.snapshot.operators, offsets=restore.offsets)
     context = job(mode=RuntimeMode.BATCH, spark=COMPACT)
     following = await child.run(context, query, artifacts=artifacts, restored=restored, directory=attempt_directory)
+    await child.batches(following, 1)
     await child.notice(p.InputEnded, lambda notice: notice.attempt_id == following)
     await child.stop(following)
     assert sorted(out.read_text().split()) == ["a", "b", "c", "d", "e", "late"]

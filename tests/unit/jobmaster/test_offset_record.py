@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace as replace_fields
+from structlog.testing import capture_logs
+
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.offsets import read_offsets
@@ -16,10 +19,11 @@ from minflinkd.jobmaster.offset_record import OffsetRecord
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler.state import JobState, new_job
 from minflinkd.rpc.messages import TaskMetrics
-from minflinkd.rpc.snapshot import TaskSnapshot
+from minflinkd.rpc.snapshot import PlanNode, StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.clock import Clock, SystemClock
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
 from minflinkd.storage.registry import Storages
+from tests.files import files_below
 
 JOB, TASK = JobId("0" * 32), TaskId("numbers")
 
@@ -152,4 +156,24 @@ async def test_the_last_record_of_a_job_says_what_was_published_last(tmp_path: P
     assert (await read_offsets(storages.at(str(tmp_path)))).latest() == {"numbers": 1}
     await kept.write(last=True)
     assert (await read_offsets(storages.at(str(tmp_path)))).latest() == {"numbers": 2}
+    await storages.aclose()
+
+
+async def test_a_job_ends_although_the_logs_of_its_sources_cannot_be_kept(tmp_path: Path) -> None:
+    """A missing file of the checkpoint is a warning, and nothing is left of the try (C26, R26)."""
+    storages, handle = Storages({}), StateHandle("1-000000001-tm-0-" + "0" * 32 + "-000.seg", 0, 1, "")
+    source = PlanNode(number=0, stateful=False, vertex="numbers", kind="FileSource")
+    point = published(1, 0)
+    task = replace_fields(
+        point.tasks[0],
+        operators=(source,),
+        files=(StateFile("sources/0/0", handle),),
+        source_offsets={"numbers": '{"logOffset":0}'},
+    )
+    with capture_logs() as logs:
+        await record(storages, tmp_path).keep_logs(replace_fields(point, tasks=(task,)))
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == [
+        "the logs of file sources are not kept"
+    ]
+    assert files_below(tmp_path) == []
     await storages.aclose()
