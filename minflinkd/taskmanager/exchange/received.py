@@ -42,6 +42,6 @@ def fault(entries: Sequence[Entry]) -> str | None:
             if not (0 <= file.size < _LARGEST and 0 <= file.rows < _LARGEST):
                 return f"names the data file {file.name} of a size that no file has"
             if file.name in names:
-                return f"names the data file {file.name}, as another one or it itself does"
+                return f"names the data file {file.name}, which the same answer has named already"
             names.add(file.name)
     return None
