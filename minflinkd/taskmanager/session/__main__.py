@@ -162,6 +162,7 @@ def main(argv: list[str] | None = None) -> None:
         _archive(read_config(arguments.config))
     as_started(os.environ)
     config = read_config(arguments.config)
+    os.makedirs(config.working_directory, exist_ok=True)
     os.chdir(config.working_directory)
     parse_one_at_a_time()
     logging.configure(json=True, stream=sys.stderr)
