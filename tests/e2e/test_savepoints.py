@@ -218,9 +218,11 @@ async def test_a_retained_checkpoint_is_claimed_by_the_job_that_starts_from_it(
     await cluster.await_state(again, "FINISHED")
     assert result(tmp_path / "out") == truth
 
+    directory = cluster.state / "checkpoints" / job_id
+
     async def gone() -> bool:
-        left = [path for path in files_below(cluster.state / "checkpoints") if job_id in str(path)]
-        return not [path for path in left if path.suffix == ".seg" or path.name == "_metadata"]
+        left = [path for path in files_below(directory) if path.suffix == ".seg" or path.name == "_metadata"]
+        return all(layout.outlives_checkpoints(str(path.relative_to(directory))) for path in left)
 
     await until(gone, "no file of the claimed checkpoint", timeout=10)
 

@@ -53,7 +53,10 @@ class Written:
         return [done for done, _ in self._batches()]
 
     def _batches(self) -> list[Any]:
-        return [*map(json.loads, self._out.read_text().splitlines())] if self._out.exists() else []
+        if not self._out.exists():
+            return []
+        whole, _, _ = self._out.read_text().rpartition("\n")  # the last line may be being written
+        return [*map(json.loads, whole.splitlines())]
 
     def keep(self, epoch: int) -> None:
         """Keep what a restore of this micro-batch keeps."""
