@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from minflinkd.cli.client import Client
+from minflinkd.cli.credentials import Credentials
 from minflinkd.cli.job_files import JobFile
 from minflinkd.cli.submission import submit
 from minflinkd.rest.schemas import JobInfo, TaskManager
@@ -208,7 +209,9 @@ async def running_cluster(
     cluster: Cluster | None = None
     try:
         url = await launch.url(process)
-        async with Client(url, ca_file=None if ca_file is None else str(ca_file)) as client:
+        # Whoever names a CA means the TLS port, and not the Unix socket, which needs no token.
+        own = None if ca_file is None else Credentials(token_file=launch.state / "http.token")
+        async with Client(url, ca_file=None if ca_file is None else str(ca_file), credentials=own) as client:
             cluster = Cluster(client, process, launch, values, url)
             yield cluster
             await cluster.cancel_all()
