@@ -1,6 +1,6 @@
 """What a failure means for a job (R16): which tasks stop, and whether and when they come back.
 
-A failure stops the task, and the tasks that depend on it (`regions.py`). The other tasks run on, and no checkpoint is
+A failure stops the task, and the tasks that depend on it (`exchanges.py`). The other tasks run on, and no checkpoint is
 taken until all tasks run again. While the job is drained, a failure stops all tasks: the others would already be at the
 end of time. Failures that occur while a restart is due are handled by that restart.
 """

@@ -9,6 +9,7 @@ from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import JobGraph, Task
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import placement, slot_pool
+from minflinkd.jobmaster.scheduler.exchanges import Exchanges, exchanges
 from minflinkd.jobmaster.scheduler.execution import Execution
 from minflinkd.jobmaster.scheduler.phases import (
     Ended,
@@ -26,7 +27,6 @@ from minflinkd.jobmaster.scheduler.phases import (
     job_status,
 )
 from minflinkd.jobmaster.scheduler.placement import Bounds, Placement
-from minflinkd.jobmaster.scheduler.regions import Exchanges, exchanges
 from minflinkd.jobmaster.scheduler.restart import RestartHistory
 from minflinkd.jobmaster.scheduler.rollout import Rollout
 from minflinkd.jobmaster.scheduler.slot_pool import SlotPool

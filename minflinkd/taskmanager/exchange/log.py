@@ -115,8 +115,11 @@ def has_reader(directory: Path, reader: str) -> bool:
 
 
 def mark_covered(directory: Path, reader: str, position: int) -> None:
-    """Note that no attempt of `reader` will read entries below `position`. Does nothing if the log is gone."""
-    with suppress(FileNotFoundError):
+    """Note that no attempt of `reader` will read entries below `position`.
+
+    If the log is gone or the disk is full, nothing is noted: then more is kept, until the next checkpoint.
+    """
+    with suppress(OSError):
         place(directory / COVERED / reader, str(position).encode())
 
 
@@ -242,8 +245,11 @@ class LogWriter:
             begin, cost = sequence + 1, cost - entry.size - ENTRY_COST
         if begin == self._begin:
             return
-        place(self.directory / BEGIN, str(begin).encode())
-        self._begin = begin
+        try:
+            place(self.directory / BEGIN, str(begin).encode())
+        except OSError:  # the disk is full: what is covered goes all the same, since nobody begins to read there
+            begin = min(begin, self._covered)
+        self._begin = max(begin, self._begin)
         # A reader that restarts has either seen `begin`, and fails, or its position is seen here, and its entries stay.
         self._sort(self._consumed())
         while self._read and self._read[0][0] < begin:

@@ -363,7 +363,7 @@ async def test_a_standby_tells_the_leader_whose_certificate_it_was_shown(
 
 
 async def test_a_standbys_own_certificate_lets_in_no_client_of_it(at: Endpoint, tmp_path: Path) -> None:
-    """Even if an entry has its name. Who needs a token does so behind a standby, too."""
+    """Even if an entry has its name. Whoever needs a token needs one at a standby as well."""
     at.world.access.replace_tokens((entry("daemon-b", "CN:standby", role="admin"),))
     async with standby(at, tmp_path) as (url, context):
         connector = aiohttp.TCPConnector(ssl=context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from minflinkd.taskmanager.exchange.log import (
     LogReader,
     LogWriter,
     begin_reading,
+    covered,
     entry_path,
     mark_consumed,
     mark_covered,
@@ -213,3 +215,23 @@ def test_a_reader_that_begins_while_entries_are_deleted_has_them_or_is_told(
     log.drop_consumed()
     assert bool(told) == (moment == "after")
     assert kept(log) == [0, 1]
+
+
+def test_on_a_disk_without_room_what_is_covered_is_deleted_and_the_rest_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting must not need room. What a reader may ask for stays: nobody could tell it that this is gone."""
+    log = written(tmp_path, "x", "y", "z", replay=0)
+    mark_covered(tmp_path, "r", 1)
+    mark_consumed(tmp_path, "r", 3)
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("minflinkd.taskmanager.exchange.log.place", full)
+        assert (log.backlog(), kept(log), log.replayable) == (0, [1, 2], True)
+        mark_covered(tmp_path, "r", 2)  # nothing is noted, and nothing fails
+    assert covered(tmp_path, "r") == 1
+    log.backlog()
+    assert (kept(log), log.replayable) == ([], False)

@@ -17,7 +17,7 @@ import pytest
 
 from minflinkd.jobgraph.model import Input as Edge
 from minflinkd.jobgraph.model import Task, Vertex
-from minflinkd.jobmaster.scheduler.regions import exchanges
+from minflinkd.jobmaster.scheduler.exchanges import exchanges
 from minflinkd.runtime.ids import TaskId, VertexId
 from minflinkd.taskmanager.exchange.channels import CheckpointEnded, CutState, StartingPoint, TaskChannels
 from minflinkd.taskmanager.exchange.input import RESTORED, Input

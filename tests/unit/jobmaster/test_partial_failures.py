@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minflinkd.jobgraph.model import Input, Task, Vertex
 from minflinkd.jobmaster.scheduler import events as ev
-from minflinkd.jobmaster.scheduler.regions import Exchanges, exchanges
+from minflinkd.jobmaster.scheduler.exchanges import Exchanges, exchanges
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import TaskMetrics, TaskState
 from minflinkd.runtime.errors import Consequence, ErrorInfo
