@@ -67,6 +67,9 @@ async def keep_logs(root: Location, checkpoint: CompletedCheckpoint, *, most: in
         for read in plan_reads(wanted):
             for handle, data in await checked_segments(root, read):
                 handles[handle] = await writer.append(await asyncio.to_thread(gzip.compress, data, 6))
+        for handle in wanted.values():
+            if not handle.length:  # nothing was read for it
+                handles[handle] = await writer.append(gzip.compress(b""))
         names = await writer.commit()
         kept = tuple(
             replace(

@@ -116,8 +116,8 @@ class OffsetRecord:
         try:
             async with asyncio.timeout(KEEPING):
                 await self._turn.take(partial(keep_logs, self._root, point))
-        except (MinflinkError, TimeoutError) as error:
-            why = str(error) or "no answer"
+        except Exception as error:  # whatever the error is, the job must reach its end
+            why = str(error) or ("no answer" if isinstance(error, TimeoutError) else repr(error))
             log.warning("the logs of file sources are not kept", directory=self._root.uri, error=why)
 
     def _is_due(self, offsets: Offsets) -> bool:

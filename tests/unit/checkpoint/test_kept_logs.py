@@ -28,6 +28,7 @@ TM = ResourceId("tm-000000000000")
 ENTRIES = {
     "sources/0/0": b"v1\n" + b'{"path":"/in/a"}\n' * 100,
     "sources/0/1": b"v1\n/in/b",
+    "sources/0/2": b"",
     "state/0/0/1.delta": b"state",
 }
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace as replace_fields
 from structlog.testing import capture_logs
 
@@ -176,4 +177,18 @@ async def test_a_job_ends_although_the_logs_of_its_sources_cannot_be_kept(tmp_pa
         "the logs of file sources are not kept"
     ]
     assert files_below(tmp_path) == []
+    await storages.aclose()
+
+
+async def test_a_job_ends_whatever_goes_wrong_with_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of our own would otherwise crash the JobMaster at the end of the job, again and again."""
+
+    async def faulty(*_: object) -> None:
+        raise KeyError("sources/0/2")
+
+    monkeypatch.setattr("minflinkd.jobmaster.offset_record.keep_logs", faulty)
+    storages = Storages({})
+    with capture_logs() as logs:
+        await record(storages, tmp_path).keep_logs(published(1, 0))
+    assert logs[-1]["event"] == "the logs of file sources are not kept"
     await storages.aclose()
