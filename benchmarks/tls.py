@@ -23,7 +23,7 @@ from minflinkd.blob.cache import BlobCache
 from minflinkd.blob.keys import BlobKey
 from minflinkd.runtime.ids import IdSource
 from tests.cluster import Cluster, running_cluster
-from tests.tls import CaInTest
+from tests.tls import CaInTest, everywhere
 from tests.windows_job import WindowsJob
 
 MIB = 1 << 20
@@ -35,12 +35,7 @@ async def measure(base: Path, quick: bool) -> Row:
     submissions, checkpoints, blobs = (3, 4, 4) if quick else (12, 16, 20)
     slots = {"taskmanager.numberOfTaskSlots": 2, "resourcemanager.max-taskmanagers": 1}
     ca = CaInTest(base / "ca")
-    files = ca.files("daemon")
-    secure: dict[str, object] = {
-        f"security.ssl.{which}.{name}": str(getattr(files, name))
-        for which in ("internal", "rest")
-        for name in ("certificate", "key", "ca")
-    } | {"security.ssl.internal.enabled": True, "security.ssl.rest.enabled": True}
+    secure = everywhere(ca.files("daemon"))
     async with AsyncExitStack() as stack:
         plain = await stack.enter_async_context(running_cluster(base / "plain", **slots))
         tls = await stack.enter_async_context(running_cluster(base / "tls", ca_file=ca.ca, **slots, **secure))

@@ -49,3 +49,13 @@ class CaInTest:
         certificate, key = self.directory / f"{name}.pem", self.directory / f"{name}-key.pem"
         issued.write(certificate, key)
         return TlsFiles(certificate=certificate, key=key, ca=ca or self.ca)
+
+
+def everywhere(files: TlsFiles) -> dict[str, object]:
+    """Return the settings of a daemon with TLS on every connection."""
+    named = {
+        f"security.ssl.{which}.{name}": str(getattr(files, name))
+        for which in ("internal", "rest")
+        for name in ("certificate", "key", "ca")
+    }
+    return named | {"security.ssl.internal.enabled": True, "security.ssl.rest.enabled": True}

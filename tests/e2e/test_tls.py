@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster import running_cluster
 from tests.faults.test_exchange_between_taskmanagers import counted, places, spanning
-from tests.tls import CaInTest
+from tests.tls import CaInTest, everywhere
 from tests.waiting import until
 from tests.windows_job import WindowsJob, result
 
@@ -18,12 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 async def test_a_job_runs_over_tls_and_its_certificates_change_meanwhile(tmp_path: Path) -> None:
     """Its deployment, messages and exchange go over TLS. Nothing restarts with new certificates (E42)."""
     ca = CaInTest(tmp_path / "tls")
-    files = ca.files("daemon")
-    settings: dict[str, object] = {
-        f"security.ssl.{which}.{name}": str(getattr(files, name))
-        for which in ("internal", "rest")
-        for name in ("certificate", "key", "ca")
-    } | {"security.ssl.internal.enabled": True, "security.ssl.rest.enabled": True}
+    settings = everywhere(ca.files("daemon"))
     slots = {"resourcemanager.standby-taskmanagers": 2, "resourcemanager.max-taskmanagers": 2}
     slots["taskmanager.numberOfTaskSlots"] = 4
     small = {"blob.offload.minsize": "1 KiB"}  # so deployments travel as blobs

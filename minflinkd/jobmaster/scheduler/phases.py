@@ -1,6 +1,6 @@
 """The phases of a job, each with the facts that only it has, and the table of legal moves between them.
 
-Executions are kept per task, since a region of tasks restarts alone: in `WaitingForSlots`, other tasks may run on.
+Executions are kept per task, since tasks restart in part: in `WaitingForSlots`, other tasks may run on.
 """
 
 from __future__ import annotations
