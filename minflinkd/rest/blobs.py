@@ -71,9 +71,15 @@ class BlobListing:
                 "What the BlobServer holds, by job and key",
                 {200: Blobs},
                 query=(_OWNER, _OFFSET, _LIMIT),
+                more="See [below](#what-the-blobserver-holds)",
             ),
             route.get(
-                "/blobs/access", self.access, Role.SUBMIT, "Where artifacts are uploaded, and how", {200: BlobAccess}
+                "/blobs/access",
+                self.access,
+                Role.SUBMIT,
+                "Where artifacts are uploaded, and how",
+                {200: BlobAccess},
+                more="The BlobServer's `url`, and the `token` that requests of this user carry",
             ),
         ]
 

@@ -29,6 +29,7 @@ class CheckpointRoutes:
                 Role.VIEW,
                 "Counts and summaries of the job's checkpoints, and the last ones",
                 {200: Checkpoints},
+                more="`minflinkd` has what Flink does not: failures by cause, failures in a row, each phase",
             ),
             route.get(
                 "/jobs/{jobid}/checkpoints/config",
@@ -50,8 +51,16 @@ class CheckpointRoutes:
                 Role.VIEW,
                 "What one task did for a checkpoint",
                 {200: TaskCheckpointDetails},
+                more="With sync, async and alignment; the task is also found by its own id",
             ),
-            route.get("/jobs/{jobid}/offsets", self.offsets, Role.VIEW, "How far each source has read", {200: Offsets}),
+            route.get(
+                "/jobs/{jobid}/offsets",
+                self.offsets,
+                Role.VIEW,
+                "How far each source has read",
+                {200: Offsets},
+                more="Not in Flink. By task; see [savepoints.md](savepoints.md#starting-from-offsets)",
+            ),
         ]
 
     async def statistics(self, request: web.Request) -> web.Response:

@@ -50,12 +50,33 @@ class ClusterRoutes:
 
     def routes(self) -> list[route.Route]:
         return [
-            route.get("/config", self.config, Role.VIEW, "What Flink's dashboard reads", {200: DashboardConfiguration}),
             route.get(
-                "/overview", self.overview, Role.VIEW, "TaskManagers, slots, jobs and daemons", {200: ClusterOverview}
+                "/config",
+                self.config,
+                Role.VIEW,
+                "What Flink's dashboard reads",
+                {200: DashboardConfiguration},
+                more="`minflinkd.blob-server` is where artifacts are uploaded",
             ),
             route.get(
-                "/jobmanager/config", self.daemon_config, Role.VIEW, "The options in force", {200: list[ConfigEntry]}
+                "/overview",
+                self.overview,
+                Role.VIEW,
+                "TaskManagers, slots, jobs and daemons",
+                {200: ClusterOverview},
+                more=(
+                    "Under `minflinkd`: the TaskManagers that are starting, the `leader` (`name`, `url`, `since`, "
+                    "`epoch`), the `standbys` (`name`, `url`), and `trouble` while the leader gets no answer from "
+                    "ZooKeeper"
+                ),
+            ),
+            route.get(
+                "/jobmanager/config",
+                self.daemon_config,
+                Role.VIEW,
+                "The options in force",
+                {200: list[ConfigEntry]},
+                more="Sensitive values are masked",
             ),
             route.post(
                 "/cluster/handover",
@@ -63,6 +84,7 @@ class ClusterRoutes:
                 Role.ADMIN,
                 "End the daemon, and leave its TaskManagers and tasks to the next one",
                 {202: HandoverInfo},
+                more="Not in Flink. The answer has the daemon's `pid`",
             ),
         ]
 

@@ -27,9 +27,36 @@ class HealthRoutes:
     def routes(self) -> list[route.Route]:
         either = {200: Health, 503: Health}
         return [
-            route.get("/health", self.ready, Role.ANYBODY, "Whether a job would be accepted", either),
-            route.get("/health/live", self.live, Role.ANYBODY, "Whether the daemon answers at all", {200: Health}),
-            route.get("/health/ready", self.ready, Role.ANYBODY, "Whether a job would be accepted", either),
+            route.get(
+                "/health",
+                self.ready,
+                Role.ANYBODY,
+                "Whether a job would be accepted",
+                either,
+                more=(
+                    "200 when Dispatcher and ResourceManager answer, otherwise 503 with the reasons. Says nothing of "
+                    "TaskManagers"
+                ),
+            ),
+            route.get(
+                "/health/live",
+                self.live,
+                Role.ANYBODY,
+                "Whether the daemon answers at all",
+                {200: Health},
+                more=(
+                    "200 while the event loop answers. The answer has the daemon's `pid`, as do those of `/health` and "
+                    "`/health/ready`"
+                ),
+            ),
+            route.get(
+                "/health/ready",
+                self.ready,
+                Role.ANYBODY,
+                "Whether a job would be accepted",
+                either,
+                more="As `/health`",
+            ),
             route.get("/metrics", self.metrics, Role.VIEW, "Metrics, for Prometheus", {200: Text("text/plain")}),
         ]
 

@@ -56,7 +56,16 @@ class HomeRoutes:
         self._page = _PAGE.format(version=escape(version), links=links)
 
     def routes(self) -> list[route.Route]:
-        return [route.get("/", self.home, Role.VIEW, "A page with links, for a browser", {200: route.PAGE})]
+        return [
+            route.get(
+                "/",
+                self.home,
+                Role.VIEW,
+                "A page with links, for a browser",
+                {200: route.PAGE},
+                more="Not in Flink",
+            )
+        ]
 
     async def home(self, _: web.Request) -> web.Response:
         return web.Response(text=self._page, content_type="text/html", charset="utf-8", headers=_HEADERS)

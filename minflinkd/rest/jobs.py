@@ -53,8 +53,29 @@ class JobRoutes:
     def routes(self) -> list[route.Route]:
         return [
             route.get("/jobs", self.list, Role.VIEW, "The jobs and their states", {200: JobIds}),
-            route.get("/jobs/overview", self.overview, Role.VIEW, "The jobs and their tasks", {200: JobsOverview}),
-            route.get("/jobs/{jobid}", self.details, Role.VIEW, "A job, its tasks and its plan", {200: JobInfo}),
+            route.get(
+                "/jobs/overview",
+                self.overview,
+                Role.VIEW,
+                "The jobs and their tasks",
+                {200: JobsOverview},
+                more=(
+                    "Under `minflinkd` of each: `restarts`, `restarting-repeatedly`, `on-trial` (true while a new "
+                    "version has found no input), and the `owner` who has submitted it (empty: not known)"
+                ),
+            ),
+            route.get(
+                "/jobs/{jobid}",
+                self.details,
+                Role.VIEW,
+                "A job, its tasks and its plan",
+                {200: JobInfo},
+                more=(
+                    "Under `minflinkd`: `restarts`, `restarting-repeatedly`, `next-restart`, `source-records` and "
+                    "`sink-records` of the whole job, recoveries, hot restarts, the phases of the submission, why the "
+                    "job waits for slots, and its `owner`"
+                ),
+            ),
             route.patch(
                 "/jobs/{jobid}",
                 self.cancel,
@@ -63,6 +84,7 @@ class JobRoutes:
                 {202: Empty},
                 query=(_MODE,),
                 errors=(409,),
+                more="The answer comes when the cancellation has begun",
             ),
             route.get("/jobs/{jobid}/plan", self.plan, Role.VIEW, "The tasks, and what they read", {200: JobPlan}),
             route.get("/jobs/{jobid}/config", self.config, Role.VIEW, "The job's settings", {200: JobConfig}),
@@ -74,6 +96,7 @@ class JobRoutes:
                 "The job's failures, newest first",
                 {200: JobExceptions},
                 query=(_MOST_EXCEPTIONS,),
+                more="With the traceback of user code or of Spark",
             ),
         ]
 

@@ -31,6 +31,7 @@ class OrphanRoutes:
                 {200: Orphans},
                 query=(_JOB,),
                 errors=(409,),
+                more="See [below](#orphans)",
             ),
             route.delete(
                 "/storage/orphans",
@@ -40,6 +41,10 @@ class OrphanRoutes:
                 {200: Orphans},
                 query=(_JOB,),
                 errors=(409,),
+                more=(
+                    "The answer lists them. May be repeated. `conflict` while another request looks for orphans; 503 "
+                    "`not-leading` if the daemon is not certain to lead"
+                ),
             ),
         ]
 

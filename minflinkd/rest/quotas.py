@@ -18,7 +18,18 @@ class QuotaRoutes:
 
     def routes(self) -> list[route.Route]:
         return [
-            route.get("/quotas", self.quotas, Role.VIEW, "What users have, beside what they may have", {200: Quotas})
+            route.get(
+                "/quotas",
+                self.quotas,
+                Role.VIEW,
+                "What users have, beside what they may have",
+                {200: Quotas},
+                more=(
+                    "Not in Flink. The `user` who asks, and `quotas`: for each `user` the `jobs`, `slots` and "
+                    "`artifacts` (bytes), `used` and `limit` (null: none). An admin sees those of all users. See "
+                    "[security.md](security.md#how-much-each-user-may-have)"
+                ),
+            )
         ]
 
     async def quotas(self, request: web.Request) -> web.Response:

@@ -57,6 +57,11 @@ class RestartRoutes:
                 query=(_CHECKPOINT, _DRY_RUN, _ALLOW_NON_RESTORED, _ALLOW_CHANGED, _REPLACE),
                 body=JOB_DOCUMENT,
                 errors=(409,),
+                more=(
+                    "Not in Flink. The answer has the `number` of the hot restart and the `changes`. The artifacts of "
+                    "the new version are uploaded under the job's id. With `dry-run` the answer is 200, and nothing is "
+                    "begun; see [hot-restart.md](hot-restart.md)"
+                ),
             ),
             route.get(
                 "/jobs/{jobid}/resource-requirements",
@@ -64,6 +69,7 @@ class RestartRoutes:
                 Role.VIEW,
                 "The parallelism of each task",
                 {200: dict[str, VertexRequirements]},
+                more="By vertex: `parallelism` with `lowerBound` and `upperBound`",
             ),
             route.put(
                 "/jobs/{jobid}/resource-requirements",
@@ -73,6 +79,7 @@ class RestartRoutes:
                 {202: Empty},
                 body=_REQUIREMENTS,
                 errors=(409,),
+                more="A hot restart of the same version begins",
             ),
         ]
 

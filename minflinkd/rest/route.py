@@ -37,10 +37,10 @@ Answers = Mapping[int, Any]  # by status: the type that is sent as JSON, or a Te
 
 @dataclass(frozen=True)
 class Route:
-    """`means`: a sentence for who uses the path. `answers`: those that are no errors.
+    """`means`: a sentence for who uses the path. `more`: what else they should know, as Markdown for docs/http.md.
 
-    `errors`: statuses of errors that not every route has (`openapi/errors.py`). `names_job`: the path names no job, but
-    the handler finds out the job and checks that the client reaches it.
+    `answers`: those that are no errors. `errors`: statuses of errors that not every route has (`openapi/errors.py`).
+    `names_job`: the path names no job, but the handler finds out the job and checks that the client reaches it.
     """
 
     method: str
@@ -53,6 +53,7 @@ class Route:
     body: Body[Any] | None = None
     errors: tuple[int, ...] = ()
     names_job: bool = False
+    more: str = ""
 
     @property
     def changes(self) -> bool:
@@ -79,6 +80,7 @@ class More(TypedDict, total=False):
     body: Body[Any]
     errors: tuple[int, ...]
     names_job: bool
+    more: str
 
 
 def get(path: str, handler: Handler, role: Role, means: str, answers: Answers, **more: Unpack[More]) -> Route:

@@ -58,6 +58,10 @@ class SavepointRoutes:
                 {202: Triggered},
                 body=_SAVEPOINT,
                 errors=(409,),
+                more=(
+                    "The answer has a `request-id`. Without `target-directory`: see [savepoints.md](savepoints.md). "
+                    "`triggerId` makes a repetition harmless, even under the next daemon"
+                ),
             ),
             route.get(
                 "/jobs/{jobid}/savepoints/{triggerid}",
@@ -65,6 +69,11 @@ class SavepointRoutes:
                 Role.VIEW,
                 "What became of a savepoint, or of a stop",
                 {200: OperationResult},
+                more=(
+                    "`status.id` is `IN_PROGRESS` or `COMPLETED`; then `operation` has the `location` or a "
+                    "`failure-cause` (`class` is the error's code). The next daemon knows it, too: "
+                    "[savepoints.md](savepoints.md#if-the-daemon-is-lost-meanwhile)"
+                ),
             ),
             route.post(
                 "/jobs/{jobid}/checkpoints",
@@ -74,6 +83,7 @@ class SavepointRoutes:
                 {202: Triggered},
                 body=_CHECKPOINT,
                 errors=(409,),
+                more="The answer has a `request-id`",
             ),
             route.get(
                 "/jobs/{jobid}/checkpoints/{triggerid}",
@@ -81,6 +91,10 @@ class SavepointRoutes:
                 Role.VIEW,
                 "What became of a checkpoint that was asked for",
                 {200: CheckpointResult},
+                more=(
+                    "`status.id` is `IN_PROGRESS` or `COMPLETED`; then `operation` has the `checkpointId` or a "
+                    "`failureCause` (`class` is the error's code)"
+                ),
             ),
             route.post(
                 "/jobs/{jobid}/stop",
@@ -90,6 +104,7 @@ class SavepointRoutes:
                 {202: Triggered},
                 body=_STOP,
                 errors=(409,),
+                more="The answer has a `request-id`, as for a savepoint. In the end the job is FINISHED",
             ),
             route.post(
                 "/savepoint-disposal",

@@ -42,6 +42,7 @@ class SubmissionRoutes:
                 body=JOB_DOCUMENT,
                 errors=(409,),
                 names_job=True,
+                more="See [Submitting](#submitting)",
             )
         ]
 

@@ -32,7 +32,14 @@ class TaskManagerRoutes:
 
     def routes(self) -> list[route.Route]:
         return [
-            route.get("/taskmanagers", self.list, Role.VIEW, "The registered TaskManagers", {200: TaskManagers}),
+            route.get(
+                "/taskmanagers",
+                self.list,
+                Role.VIEW,
+                "The registered TaskManagers",
+                {200: TaskManagers},
+                more="Under `minflinkd` the `version` of each",
+            ),
             route.get(
                 "/taskmanagers/{taskmanagerid}",
                 self.details,
@@ -46,6 +53,14 @@ class TaskManagerRoutes:
                 Role.ADMIN,
                 "Move the TaskManager's jobs to others, and end it then",
                 {202: Drain},
+                more=(
+                    "Not in Flink. The TaskManager gives out no more slots, its jobs move to others, and it ends. May "
+                    "be repeated. To follow the progress, see `minflinkd.draining` and `minflinkd.held-by` (by job: "
+                    "why it is still there; empty while it moves) of `GET /taskmanagers/:taskmanagerid`. A TaskManager "
+                    "that has ended is not listed. Nor is one that has not yet registered with a new leader: then "
+                    "`leader.epoch` of `GET /overview` has changed. See "
+                    "[operations.md](operations.md#maintenance-of-a-host)"
+                ),
             ),
             route.delete(
                 "/taskmanagers/{taskmanagerid}/drain",
@@ -53,6 +68,7 @@ class TaskManagerRoutes:
                 Role.ADMIN,
                 "Use the TaskManager as before",
                 {200: Drain},
+                more="Jobs that have left do not come back",
             ),
         ]
 

@@ -39,6 +39,10 @@ class VerificationRoutes:
                 {202: s.Triggered},
                 body=_VERIFICATION,
                 errors=(409,),
+                more=(
+                    "Not in Flink. The daemon reads all stored checkpoints of the job, one after another, also of a "
+                    "job that has ended. The answer has a `request-id`. One verification runs at a time"
+                ),
             ),
             route.get(
                 "/jobs/{jobid}/checkpoints/verification/{triggerid}",
@@ -46,6 +50,12 @@ class VerificationRoutes:
                 Role.VIEW,
                 "What a verification has found",
                 {200: v.VerificationResult},
+                more=(
+                    "`status.id` is `IN_PROGRESS` or `COMPLETED`; then `operation` has the `checkpoints`, newest "
+                    "first: `id`, `whole`, `given-up` (the job went on from an earlier one), `damaged-files` with "
+                    "`file` and `why`, `files`, `state-size`, `trigger-timestamp`. If the storage did not let that be "
+                    "found out, it has a `failure-cause`. The result ends with the daemon"
+                ),
             ),
         ]
 

@@ -24,13 +24,24 @@ class VertexRoutes:
 
     def routes(self) -> list[route.Route]:
         return [
-            route.get("/jobs/{jobid}/vertices/{vertexid}", self.vertex, Role.VIEW, "One task", {200: VertexDetails}),
+            route.get(
+                "/jobs/{jobid}/vertices/{vertexid}",
+                self.vertex,
+                Role.VIEW,
+                "One task",
+                {200: VertexDetails},
+                more="Also found by its own id",
+            ),
             route.get(
                 "/jobs/{jobid}/vertices/{vertexid}/collected",
                 self.collected,
                 Role.VIEW,
                 "The last rows of the collect sink of this id, oldest first",
                 {200: CollectedRows},
+                more=(
+                    "Not in Flink: `rows` of `batch` and `row`, and how many were `dropped`. No rows if the attempt "
+                    "has not begun; `unknown-attempt` if its TaskManager has forgotten it"
+                ),
             ),
         ]
 

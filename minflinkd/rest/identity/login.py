@@ -82,6 +82,7 @@ class LoginRoutes:
                 {200: route.PAGE},
                 query=(_CODE,),
                 errors=(401,),
+                more="Not in Flink",
             ),
             route.post(
                 "/login",
@@ -91,6 +92,10 @@ class LoginRoutes:
                 {200: WhoAmI, 303: _TO_THE_PAGE},
                 body=_CREDENTIALS,
                 errors=(401,),
+                more=(
+                    "Not in Flink. The token comes from the form or as JSON (`token`). To JSON the answer is 200 with "
+                    "`name`, `role` and `jobs`, and a cookie"
+                ),
             ),
             route.post(
                 "/login/links",
@@ -99,9 +104,27 @@ class LoginRoutes:
                 "Make a link that logs in once",
                 {201: LoginLink},
                 names_job=True,
+                more=(
+                    "Not in Flink. The answer has the `path` of the link, and for how many `seconds` it is good; `GET "
+                    "/login?code=...` is that link"
+                ),
             ),
-            route.post("/logout", self.log_out, Role.ANYBODY, "End the session of the cookie", {204: route.NOTHING}),
-            route.get("/whoami", self.who_am_i, Role.VIEW, "Who asks, and with which role", {200: WhoAmI}),
+            route.post(
+                "/logout",
+                self.log_out,
+                Role.ANYBODY,
+                "End the session of the cookie",
+                {204: route.NOTHING},
+                more="Not in Flink",
+            ),
+            route.get(
+                "/whoami",
+                self.who_am_i,
+                Role.VIEW,
+                "Who asks, and with which role",
+                {200: WhoAmI},
+                more="Not in Flink. `name`, `role` and `jobs`",
+            ),
         ]
 
     async def page(self, request: web.Request) -> web.Response:

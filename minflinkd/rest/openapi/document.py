@@ -57,6 +57,8 @@ def _operation(route: Route, components: Components) -> dict[str, Any]:
         "summary": route.means,
         ROLE: str(route.role),
     }
+    if route.more:
+        operation["description"] = _without_links(route.more)
     if route.role is Role.ANYBODY:
         operation["security"] = []
     if route.parameters:
@@ -70,6 +72,11 @@ def _operation(route: Route, components: Components) -> dict[str, Any]:
         }
     operation["responses"] = {str(status): made for status, made in sorted(_responses(route, components))}
     return operation
+
+
+def _without_links(text: str) -> str:
+    """Pages of docs/ cannot be reached from where the document is read."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
 
 
 def _id(route: Route) -> str:

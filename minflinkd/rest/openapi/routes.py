@@ -26,7 +26,12 @@ class DescriptionRoutes:
     def routes(self) -> list[Route]:
         return [
             route.get(
-                "/openapi.json", self.describe, Role.VIEW, "This description, as OpenAPI 3.1", {200: dict[str, Any]}
+                "/openapi.json",
+                self.describe,
+                Role.VIEW,
+                "This description, as OpenAPI 3.1",
+                {200: dict[str, Any]},
+                more="Not in Flink. See [OpenAPI](#openapi)",
             )
         ]
 

@@ -7,6 +7,7 @@ line, the metrics and the job files that are shown are the real ones.
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -21,6 +22,9 @@ from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.refusals import RefusalCollector
 from minflinkd.metrics.registry import Metrics
 from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
+from minflinkd.rest.openapi.__main__ import all_routes
+from minflinkd.rest.openapi.document import document
+from minflinkd.rest.openapi.page import with_paths
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.storage.recording import RequestStatistics
 
@@ -265,6 +269,21 @@ def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:
     page = (REPOSITORY / "docs" / "http.md").read_text(encoding="utf-8")
     section = page.partition("## Metrics\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"`([a-z_]+)`", section)) - {"minflinkd_"} == names | labels - {"le"}
+
+
+def test_the_page_of_the_endpoint_lists_its_paths_as_they_are() -> None:
+    """docs/http.md says what the routes say (E5). To repair: `python -m minflinkd.rest.openapi docs/http.md`."""
+    page = (REPOSITORY / "docs" / "http.md").read_text(encoding="utf-8")
+    assert with_paths(page, all_routes()) == page
+
+
+def test_links_from_the_list_of_paths_lead_to_pages_and_not_into_the_description_for_programs() -> None:
+    """Readers of `/openapi.json` have no docs/ beside it (E5)."""
+    routes = all_routes()
+    linked = [each for each in routes if "](" in each.more]
+    assert linked
+    text = json.dumps(document(routes, "1")["paths"])
+    assert "](" not in text
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/jobs.md", "docs/porting.md"])
