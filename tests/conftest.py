@@ -29,6 +29,11 @@ ORDER = ("unit", "sim", "component", "servers", "storage", "shapes", "faults", "
 FOLDER = Path(__file__).parent
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # where the results of all processes arrive
+        config.pluginmanager.register(FailuresAtOnce(config))
+
+
 def pytest_unconfigure() -> None:
     shutil.rmtree(SOCKETS, ignore_errors=True)
 
@@ -45,6 +50,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return ORDER.index(folder if folder in ORDER else "storage")
 
     items.sort(key=place)
+
+
+class FailuresAtOnce:
+    """Names a failed test, and its error, when it fails: a run of two hours would tell it at the end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            message = report.longreprtext if crash is None else crash.message
+            terminal.ensure_newline()
+            terminal.write_line(f"FAILED in {report.when}: {report.nodeid}: {message[:2000]}")
 
 
 @pytest.fixture
