@@ -370,7 +370,9 @@ class TaskChannels:
             return
         sequence = 0
         if self.output is not None:
-            barrier = Entry(kind=EntryKind.BARRIER, checkpoint_id=number, watermark_ms=self._watermark_ms)
+            barrier = Entry(
+                kind=EntryKind.BARRIER, checkpoint_id=number, watermark_ms=self._watermark_ms, ended=self._ended
+            )
             sequence = self.output.append(barrier)
         self._barriers[number] = cut.barriers
         if len(self._barriers) > REMEMBERED:

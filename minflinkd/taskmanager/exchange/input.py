@@ -83,11 +83,13 @@ class Input:
         return arrived
 
     def _as_begun(self, sequence: int, entry: Entry) -> Entry:
-        """Return the barrier that this attempt begins at as the watermark that it carries.
+        """Return the barrier that this attempt begins at as the watermark that it carries, or as the end of input.
 
-        If the upstream task runs on, it does not repeat that watermark, as a restarted one does.
+        If the upstream task runs on, it repeats neither, as a restarted one does.
         """
         is_start = sequence == self.first and entry.kind is EntryKind.BARRIER and entry.checkpoint_id < self._oldest
+        if is_start and entry.ended:
+            return Entry(kind=EntryKind.END, watermark_ms=END_OF_TIME_MS)
         if is_start and entry.watermark_ms is not None:
             return Entry(kind=EntryKind.WATERMARK, watermark_ms=entry.watermark_ms)
         return entry

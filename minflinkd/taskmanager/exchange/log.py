@@ -50,13 +50,17 @@ class DataFile(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An entry of any kind may have a `watermark_ms`: later rows with an earlier event time are late."""
+    """An entry of any kind may have a `watermark_ms`: later rows with an earlier event time are late.
+
+    `ended`: the end of bounded input came before this barrier. A reader that begins here does not see that entry.
+    """
 
     kind: EntryKind
     files: tuple[DataFile, ...] = ()
     batch_id: int = -1  # upstream's micro-batch
     checkpoint_id: int = 0
     watermark_ms: int | None = None
+    ended: bool = False
 
     @property
     def size(self) -> int:

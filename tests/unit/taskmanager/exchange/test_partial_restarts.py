@@ -1,7 +1,8 @@
 """Random graphs of tasks that fail and restart in part, with exchanges on a real disk (C2, C3, C5, R16).
 
-Each task remembers all rows that it has processed: that is its state, and what a snapshot holds. At the end, it must
-have processed every row of its sources exactly once, whatever has failed, and whatever message was late or lost.
+Each task remembers all rows that it has processed: that is its state, and what a snapshot holds. Sources run out of
+rows, some early. At the end, each task must have processed every row of its sources exactly once, and know that no more
+comes, whatever has failed, and whatever message was late or lost.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Attempt:
     processing: tuple[list[str], dict[VertexId, int]] | None = None
     triggered: dict[int, Path] = field(default_factory=dict)
     rows_at: dict[int, int] = field(default_factory=dict)  # micro-batch -> how many rows its end has
+    ended: bool = False
 
 
 class Job:
@@ -78,6 +80,7 @@ class Job:
         self.attempts: dict[str, Attempt] = {}
         self.known_replayable: dict[str, bool] = {}  # as the JobMaster knows it: old news
         self.completed: dict[str, Snapshot] | None = None
+        self.exhausted: set[str] = set()  # sources that have no more rows
         self.last_id = 0
         self.pending: dict[str, Snapshot] | None = None  # of checkpoint `last_id`
         self.messages: list[tuple[str, str, int]] = []  # what, to which task, about which checkpoint
@@ -160,10 +163,10 @@ class Job:
 
     # --- micro-batches -------------------------------------------------------------------------------------------
 
-    def plan(self, name: str, *, more: bool = True) -> bool:
+    def plan(self, name: str) -> bool:
         """Begin a micro-batch if there is input. Return whether it was begun."""
         attempt = self.attempts[name]
-        if attempt.processing is not None:
+        if attempt.processing is not None or attempt.ended:
             return False
         rows, ends = list[str](), dict[VertexId, int]()
         for vertex in map(VertexId, self.sources[name]):
@@ -173,7 +176,8 @@ class Job:
                 rows += json.loads(file.read_text("utf-8"))
         if not self.sources[name]:
             number = len(attempt.rows)
-            rows = [f"{name}{number + one}" for one in range(self.rng.randint(1, 3))] if more else []
+            rows = [f"{name}{number + one}" for one in range(self.rng.randint(1, 3))]
+            rows = [] if name in self.exhausted else rows
         if (not rows and ends == attempt.positions) or (not rows and not ends) or not attempt.channels.begin():
             return False
         attempt.processing = rows, ends
@@ -197,6 +201,17 @@ class Job:
         assert attempt.channels.publish(attempt.batch, ends, entry)
         attempt.channels.backlog()
         attempt.processing = None
+
+    def end(self, name: str) -> bool:
+        """End a task that has processed all of its input. Return whether it ended now."""
+        attempt = self.attempts[name]
+        if attempt.ended or attempt.processing is not None:
+            return False
+        if not (attempt.channels.all_ended() if self.sources[name] else name in self.exhausted):
+            return False
+        attempt.channels.put_end()
+        attempt.ended = True
+        return True
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -255,8 +270,8 @@ class Job:
             self.now += self.rng.random()
             name = self.rng.choice(names)
             match self.rng.choices(
-                ["plan", "finish", "deliver", "take", "trigger", "abort", "fail", "told"],
-                [20, 20, 25, 20, 3, 0.5, 1.2, 5],
+                ["plan", "finish", "deliver", "take", "trigger", "abort", "fail", "told", "exhaust", "end"],
+                [20, 20, 25, 20, 3, 0.5, 1.2, 5, 0.3, 10],
             )[0]:
                 case "plan":
                     self.plan(name)
@@ -275,10 +290,15 @@ class Job:
                     self.fail({name, *(self.rng.choice(names) for _ in range(self.rng.randint(0, 1)))})
                 case "told":
                     self.known_replayable[name] = self.attempts[name].channels.replayable
+                case "exhaust" if not self.sources[name]:
+                    self.exhausted.add(name)
+                case "end":
+                    self.end(name)
         self.settle()
 
     def settle(self) -> None:
-        """Let all tasks process everything. No message is lost from here on."""
+        """Let all tasks process everything, and end. No message is lost from here on."""
+        self.exhausted = {name for name, read in self.sources.items() if not read}
         if self.pending is not None:
             self.pending = None
         self.messages = [m for m in self.messages if m[0] != "trigger"]
@@ -290,7 +310,8 @@ class Job:
         while True:
             for name in self.sources:
                 self.finish(name)
-            if not sum(self.plan(name, more=False) for name in self.sources):  # all of them, not only the first
+            # All of them, not only the first.
+            if not sum([*map(self.plan, self.sources), *map(self.end, self.sources)]):
                 return
 
     def expected(self, name: str) -> list[str]:
@@ -312,10 +333,11 @@ def processed(job: Job) -> Mapping[str, list[str]]:
 
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=[pytest.mark.slow] if n >= 60 else []) for n in range(400)])
 def test_every_row_is_processed_once_although_tasks_restart_in_part(tmp_path: Path, seed: int) -> None:
-    """Exactly-once, aligned and unaligned."""
+    """Exactly-once, aligned and unaligned; and every task ends, or a bounded job would never."""
     job = Job(tmp_path, seed)
     job.run()
     assert processed(job) == {name: sorted(job.expected(name)) for name in job.sources}
+    assert [name for name, attempt in job.attempts.items() if not attempt.ended] == []
 
 
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=[pytest.mark.slow] if n >= 20 else []) for n in range(100)])
@@ -324,11 +346,12 @@ def test_every_row_is_processed_at_least_once_although_tasks_restart_in_part(tmp
     job.run()
     for name, rows in processed(job).items():  # more than that: what was read ahead of a barrier
         assert set(rows) >= set(job.expected(name))
+    assert [name for name, attempt in job.attempts.items() if not attempt.ended] == []
 
 
 def test_the_runs_restart_in_part_and_also_find_what_is_gone(tmp_path: Path) -> None:
     """Otherwise the runs above would show nothing."""
-    jobs = [Job(tmp_path / str(seed), seed) for seed in range(30)]
+    jobs = [Job(tmp_path / str(seed), seed) for seed in range(60)]
     for job in jobs:
         job.run()
     assert sum(job.partial for job in jobs) > 20
