@@ -44,6 +44,8 @@ from minflinkd.resourcemanager.standalone import StandaloneLauncher
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
 from minflinkd.rest.guard import limits_of_bodies, own_names
+from minflinkd.rest.history.keeper import HistoryKeeper
+from minflinkd.rest.history.sampler import Sampler
 from minflinkd.rest.identity.audit import AuditLog
 from minflinkd.rest.server import Entrance, Listening, LogSources, RestServer, place
 from minflinkd.rpc.door import RpcDoor
@@ -201,12 +203,13 @@ class Daemon(Component):
         )
         audit_file = where.audit_log(config, state)
         audit = None if audit_file is None else AuditLog(audit_file)
+        backend = Backend(
+            self._network,
+            submit_timeout=lambda: self.dispatcher.submission_timeout,
+            hand_over=self.handover_asked.set,
+        )
         self.rest = RestServer(
-            Backend(
-                self._network,
-                submit_timeout=lambda: self.dispatcher.submission_timeout,
-                hand_over=self.handover_asked.set,
-            ),
+            backend,
             listening=Listening(
                 host=config.rest.bind_address,
                 port=config.rest.port,
@@ -231,11 +234,14 @@ class Daemon(Component):
             ),
         )
         lag = LoopLag(self.metrics.registry, self._clock)
+        past = self.metrics.history
+        keeper = HistoryKeeper(past, self._storages.at(self._history_store), epoch=epoch, clock=self._clock)
+        sampler = Sampler(backend, past, lag=lag.most)
         # In the order in which they start; they stop in reverse order.
         await self._begin(lag, self.rpc)
         await self._meet_task_managers()
         await self._begin(self.blobs, self.offloading, self.resource_managers, self.dispatcher)
-        await self._begin(*(() if audit is None else (audit,)), self.rest)
+        await self._begin(*(() if audit is None else (audit,)), self.rest, keeper, sampler)
         if mandate is None:
             # Tells whoever started a daemon on a free port where it is, once it is ready.
             await self._storages.at(str(self._ready_file)).write_bytes(self._ready())
@@ -371,6 +377,11 @@ class Daemon(Component):
     def _blob_store(self) -> str:
         """Below the cluster's id: the cleanup deletes what it does not know, so that must be this cluster's (B19)."""
         return f"{where.ha_storage_uri(self.config, self.state_directory).rstrip('/')}/{self._cluster_id}/blobs"
+
+    @property
+    def _history_store(self) -> str:
+        """In the storage for recovery, so that another leader finds it."""
+        return f"{where.ha_storage_uri(self.config, self.state_directory).rstrip('/')}/{self._cluster_id}/history"
 
     def _task_manager_exited(self, resource_id: ResourceId, reason: str) -> None:
         if (resource_manager := self.resource_managers.current) is not None:  # otherwise the next one finds out

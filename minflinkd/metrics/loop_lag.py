@@ -16,12 +16,18 @@ class LoopLag(Component):
         super().__init__("loop lag")
         self._clock = clock
         self._interval = interval
+        self._most: float | None = None
         self._histogram = Histogram(
             "minflinkd_event_loop_lag_seconds",
             "How late a due timer runs on the daemon's event loop.",
             buckets=BUCKETS,
             registry=registry,
         )
+
+    def most(self) -> float | None:
+        """Return the longest lag since the last call, in seconds; None: it was not measured."""
+        most, self._most = self._most, None
+        return most
 
     async def _start(self) -> None:
         self.tasks.loop("measure", self._measure)
@@ -32,3 +38,4 @@ class LoopLag(Component):
             await self._clock.sleep(self._interval)
             lag = max(0.0, self._clock.monotonic() - due)
             self._histogram.observe(lag)
+            self._most = max(lag, self._most or 0.0)

@@ -17,6 +17,7 @@ from minflinkd.metrics.collectors import (
     StorageCollector,
     StorageRequests,
 )
+from minflinkd.metrics.history.book import HistoryBook
 from minflinkd.metrics.leadership import LeadershipCollector
 from minflinkd.metrics.samples import LeadershipSample
 
@@ -46,6 +47,7 @@ class Metrics:
         storage_requests: StorageRequests = _no_storage,
         leadership: Callable[[], LeadershipSample] = LeadershipSample,
     ) -> None:
+        self.history = HistoryBook()
         self.registry = CollectorRegistry()
         self.cluster = ClusterCollector()
         self.registry.register(self.cluster)

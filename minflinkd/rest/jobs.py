@@ -278,6 +278,7 @@ def task_info(details: TaskDetails) -> TaskInfo:
         output_backlog=metrics.output_backlog,
         backpressured=metrics.backpressured,
         phases=details.phases,
+        batch_phases=metrics.batch_phases,
     )
 
 

@@ -37,6 +37,7 @@ from minflinkd.rest.errors import (
 )
 from minflinkd.rest.guard import BodyRoom, Limits, check_encoding, check_host, check_origin
 from minflinkd.rest.health import HealthRoutes
+from minflinkd.rest.history.routes import HistoryRoutes
 from minflinkd.rest.home import HomeRoutes
 from minflinkd.rest.identity.access import CHALLENGE, Access, identity_of, sender
 from minflinkd.rest.identity.audit import AuditLog, Deed
@@ -152,6 +153,7 @@ class RestServer(Component):
             TaskManagerRoutes(backend),
             LogRoutes(backend, self._log_copies, EndedLogs(logs.ended)),
             HealthRoutes(backend, metrics, listed),
+            HistoryRoutes(backend, metrics.history),
             *(() if listed is None else (listed,)),
             HomeRoutes(version=about.version, blobs=listed is not None),
             LoginRoutes(self._access, limits),

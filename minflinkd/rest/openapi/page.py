@@ -35,6 +35,8 @@ _SAME: Final = {  # these parts are in the section of another one
     "logout": "login",
     "whoami": "login",
     "metrics": "health",
+    "history": "health",
+    "events": "health",
 }
 
 

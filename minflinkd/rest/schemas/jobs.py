@@ -129,6 +129,7 @@ class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     output_backlog: int  # bytes in its exchange that some reader still needs
     backpressured: bool  # held back by its readers, or by a disk that is nearly full
     phases: dict[str, float]  # seconds
+    batch_phases: dict[str, float] = {}  # milliseconds of the last micro-batch, by Spark's names in `durationMs`
 
 
 class JobVertex(Answer, frozen=True, kw_only=True):

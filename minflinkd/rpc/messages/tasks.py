@@ -119,6 +119,7 @@ class TaskMetrics(Message, frozen=True):
     waited: bool = False  # has looked for input and found none; false after the first input
     advanced: bool = False  # a source has moved since the attempt began, whether or not Spark counts its rows
     rows: RowCounts = NO_ROWS
+    batch_phases: dict[str, float] = {}  # milliseconds of the last micro-batch, by Spark's names in `durationMs`
 
 
 class TaskStatus(Message, frozen=True):

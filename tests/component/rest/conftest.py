@@ -49,8 +49,18 @@ STANDING = Standing(
 
 
 @pytest.fixture
+def metrics(network: LocalNetwork) -> Metrics:
+    return Metrics(
+        version="0.1.0",
+        rpc_outcomes=lambda: network.outcomes,
+        leadership=lambda: LeadershipSample(since_ms=STARTED, epoch=7, standbys=1, without_leader=2.5, adopted_tasks=3),
+    )
+
+
+@pytest.fixture
 async def server(
     network: LocalNetwork,
+    metrics: Metrics,
     dispatcher: Dispatcher,
     resource_manager: ResourceManager,
     task_manager: TaskManager,
@@ -66,13 +76,7 @@ async def server(
             blob_url=lambda: "http://127.0.0.1:50100",
             standing=lambda: STANDING,
         ),
-        metrics=Metrics(
-            version="0.1.0",
-            rpc_outcomes=lambda: network.outcomes,
-            leadership=lambda: LeadershipSample(
-                since_ms=STARTED, epoch=7, standbys=1, without_leader=2.5, adopted_tasks=3
-            ),
-        ),
+        metrics=metrics,
         limits=Limits(body_bytes=64 * 1024, body_seconds=0.2),
         logs=LogSources(ended=tmp_path / "taskmanagers"),
     )
