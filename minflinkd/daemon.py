@@ -43,7 +43,7 @@ from minflinkd.resourcemanager.resource_manager import ResourceManager
 from minflinkd.resourcemanager.standalone import StandaloneLauncher
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
-from minflinkd.rest.guard import limits_of_bodies, own_names
+from minflinkd.rest.guard import limits_with, own_names
 from minflinkd.rest.history.keeper import HistoryKeeper
 from minflinkd.rest.history.sampler import Sampler
 from minflinkd.rest.identity.audit import AuditLog
@@ -225,7 +225,9 @@ class Daemon(Component):
             ),
             entrance=Entrance(access=self._door.access, audit=audit),
             metrics=self.metrics,
-            limits=limits_of_bodies(config.rest.max_content_length),
+            limits=limits_with(
+                largest_body=config.rest.max_content_length, event_streams=config.rest.max_event_streams
+            ),
             blobs=self.blobs,
             logs=LogSources(
                 blobs=self.blobs,
@@ -236,7 +238,7 @@ class Daemon(Component):
         lag = LoopLag(self.metrics.registry, self._clock)
         past = self.metrics.history
         keeper = HistoryKeeper(past, self._storages.at(self._history_store), epoch=epoch, clock=self._clock)
-        sampler = Sampler(backend, past, lag=lag.most)
+        sampler = Sampler(backend, past, lag=lag.most, tell=self.rest.events.sampled)
         # In the order in which they start; they stop in reverse order.
         await self._begin(lag, self.rpc)
         await self._meet_task_managers()

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 import stamina
 
-from minflinkd.cli import endpoint
+from minflinkd.cli import endpoint, event_stream
 from minflinkd.cli.credentials import Credentials
 from minflinkd.cli.endpoint import FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, DaemonUnreachable, Endpoint, Refused
+from minflinkd.cli.event_stream import ServerEvent
 from minflinkd.rest.schemas import (
     BlobAccess,
     Blobs,
@@ -135,6 +136,16 @@ class Client:
 
     async def checkpoints(self, job_id: str, *, patience: float | None = None) -> Checkpoints:
         return await self.get(f"/jobs/{job_id}/checkpoints", Checkpoints, patience=patience)
+
+    def events(
+        self,
+        path: str,
+        *,
+        patience: float = event_stream.PATIENCE,
+        lost: Callable[[MinflinkError, float], None] = event_stream.ignore,
+    ) -> AsyncIterator[ServerEvent]:
+        """Yield events of `/events` or `/jobs/ID/events`, as `event_stream.events` does."""
+        return event_stream.events(self._endpoint, path, patience=patience, lost=lost)
 
     async def task_managers(self) -> TaskManagers:
         return await self.get("/taskmanagers", TaskManagers)

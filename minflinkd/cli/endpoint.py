@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import aiohttp
@@ -55,6 +56,14 @@ class Refused(MinflinkError):
         later = Consequence.RETRYABLE if self.status in _LATER else Consequence.REFUSED
         answer = self.answer
         return ErrorInfo(code=answer.code, message=self.message, consequence=later, kind=answer.kind, hint=answer.hint)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An answer without an end. `silence`: seconds after which a connection that says nothing is given up."""
+
+    headers: Mapping[str, str]
+    silence: float
 
 
 def addresses(text: str) -> tuple[str, ...]:
@@ -120,10 +129,12 @@ class Endpoint:
         document: bytes | None = None,
         timeout: float = 0.0,
         until: float = 0.0,
+        stream: Stream | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the leader's answer. Waits for a leader until `until`, a monotonic time.
 
-        Raises DaemonUnreachable, also while the answer is read, and Refused if there is no leader in time.
+        `stream`: the answer goes on for as long as it is read. Raises DaemonUnreachable, also while the answer is read,
+        and Refused if there is no leader in time.
         """
         options: dict[str, Any] = {"params": query}
         if document is not None:
@@ -131,6 +142,9 @@ class Endpoint:
         if timeout:
             total = max(timeout, self._timeout)
             options["timeout"] = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT)
+        if stream is not None:
+            options["headers"] = stream.headers
+            options["timeout"] = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT, sock_read=stream.silence)
         pause = FIRST_PAUSE
         while True:
             try:

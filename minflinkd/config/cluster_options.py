@@ -174,6 +174,12 @@ class Rest:
         "Largest request body that the HTTP endpoint accepts.",
         at_least=1024,
     )
+    max_event_streams: int = option(
+        "rest.server.max-event-streams",
+        500,
+        "How many clients may listen to events at once: each open page is one. More are refused until one has gone.",
+        at_least=0,
+    )
     standby: Standby = option(
         "rest.standby",
         Standby.REDIRECT,

@@ -26,7 +26,8 @@ from minflinkd.rest.schemas import (
     StandbyInfo,
     StartingInfo,
 )
-from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.jobs import JobOverview, JobStatus
+from minflinkd.rpc.messages import ResourceOverview
 from minflinkd.runtime.secrets import MASK, is_sensitive
 
 FLINK_VERSION = "2.3.0"  # the version whose REST API the endpoint implements
@@ -105,34 +106,7 @@ class ClusterRoutes:
     async def overview(self, _: web.Request) -> web.Response:
         jobs = await self._backend.jobs.get()
         resources = await self._backend.resources.get()
-        standing = self._about.standing()
-        leader = standing.leader
-        by_status = Counter(job.status for job in jobs)
-        ended = {status: by_status[status] for status in JobStatus if status.terminal}
-        return json_answer(
-            ClusterOverview(
-                taskmanagers=resources.task_managers,
-                slots_total=resources.slots_total,
-                slots_available=resources.slots_free,
-                jobs_running=len(jobs) - sum(ended.values()),  # all that have not ended, as Flink counts
-                jobs_finished=ended[JobStatus.FINISHED],
-                jobs_cancelled=ended[JobStatus.CANCELED],
-                jobs_failed=ended[JobStatus.FAILED],
-                flink_version=FLINK_VERSION,
-                flink_commit=f"minflinkd-{self._about.version}",
-                minflinkd=ClusterInfo(
-                    version=self._about.version,
-                    leader=LeaderInfo(
-                        name=leader.name, url=leader.url, since=leader.leading_since_ms, epoch=leader.epoch
-                    ),
-                    standbys=tuple(StandbyInfo(name=each.name, url=each.url) for each in standing.standbys),
-                    trouble=standing.trouble,
-                    starting=tuple(StartingInfo(id=s.resource_id, since=s.since_ms) for s in resources.starting),
-                    taskmanagers_lost=resources.lost,
-                    pending_needs=resources.pending_needs,
-                ),
-            )
-        )
+        return json_answer(overview_of(jobs, resources, self._about))
 
     async def hand_over(self, _: web.Request) -> web.Response:
         """Begin to end the daemon. Its TaskManagers and tasks keep running, for the next daemon (A15)."""
@@ -142,3 +116,30 @@ class ClusterRoutes:
     async def daemon_config(self, _: web.Request) -> web.Response:
         items = sorted(self._about.config_items())
         return json_answer([ConfigEntry(key=k, value=MASK if is_sensitive(k) else v) for k, v in items])
+
+
+def overview_of(jobs: tuple[JobOverview, ...], resources: ResourceOverview, about: About) -> ClusterOverview:
+    standing = about.standing()
+    leader = standing.leader
+    by_status = Counter(job.status for job in jobs)
+    ended = {status: by_status[status] for status in JobStatus if status.terminal}
+    return ClusterOverview(
+        taskmanagers=resources.task_managers,
+        slots_total=resources.slots_total,
+        slots_available=resources.slots_free,
+        jobs_running=len(jobs) - sum(ended.values()),  # all that have not ended, as Flink counts
+        jobs_finished=ended[JobStatus.FINISHED],
+        jobs_cancelled=ended[JobStatus.CANCELED],
+        jobs_failed=ended[JobStatus.FAILED],
+        flink_version=FLINK_VERSION,
+        flink_commit=f"minflinkd-{about.version}",
+        minflinkd=ClusterInfo(
+            version=about.version,
+            leader=LeaderInfo(name=leader.name, url=leader.url, since=leader.leading_since_ms, epoch=leader.epoch),
+            standbys=tuple(StandbyInfo(name=each.name, url=each.url) for each in standing.standbys),
+            trouble=standing.trouble,
+            starting=tuple(StartingInfo(id=s.resource_id, since=s.since_ms) for s in resources.starting),
+            taskmanagers_lost=resources.lost,
+            pending_needs=resources.pending_needs,
+        ),
+    )

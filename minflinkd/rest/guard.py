@@ -33,12 +33,14 @@ class Limits:
     body_seconds: float = 30.0  # that a client has to send its whole body
     header_bytes: int = 16 * 1024  # of one header, and of the request line
     requests: int = 512  # under way at once
+    event_streams: int = 500  # open at once, besides
     keep_alive_seconds: float = 75.0
 
 
-def limits_of_bodies(largest: int) -> Limits:
-    """Return the limits with `rest.server.max-content-length`. One such body always finds room."""
-    return Limits(body_bytes=largest, bodies_bytes=max(largest, Limits.bodies_bytes))
+def limits_with(*, largest_body: int, event_streams: int) -> Limits:
+    """Return the limits with the options of the endpoint. One body of the largest size always finds room."""
+    bodies = max(largest_body, Limits.bodies_bytes)
+    return Limits(body_bytes=largest_body, bodies_bytes=bodies, event_streams=event_streams)
 
 
 def is_loopback(host: str) -> bool:

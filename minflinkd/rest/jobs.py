@@ -109,7 +109,7 @@ class JobRoutes:
         jobs = await self._backend.jobs.get()
         if jobs is not self._overview_of:
             now = self._backend.clock.epoch_ms()
-            self._overview = encode(JobsOverview(jobs=tuple(_summary(job, now) for job in jobs)))
+            self._overview = encode(JobsOverview(jobs=tuple(job_summary(job, now) for job in jobs)))
             self._overview_of = jobs
         return json_bytes(self._overview)
 
@@ -142,7 +142,7 @@ def duration(start_ms: int, end_ms: int, now: int) -> int:
     return max(0, (end_ms if end_ms >= 0 else now) - start_ms)
 
 
-def _summary(job: JobOverview, now: int) -> JobSummary:
+def job_summary(job: JobOverview, now: int) -> JobSummary:
     return JobSummary(
         jid=job.job_id,
         name=job.name,

@@ -54,6 +54,7 @@ class Route:
     errors: tuple[int, ...] = ()
     names_job: bool = False
     more: str = ""
+    endless: bool = False
 
     @property
     def changes(self) -> bool:
@@ -81,6 +82,7 @@ class More(TypedDict, total=False):
     errors: tuple[int, ...]
     names_job: bool
     more: str
+    endless: bool
 
 
 def get(path: str, handler: Handler, role: Role, means: str, answers: Answers, **more: Unpack[More]) -> Route:

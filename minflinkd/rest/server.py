@@ -35,6 +35,8 @@ from minflinkd.rest.errors import (
     internal_error,
     status_of,
 )
+from minflinkd.rest.events.routes import EventRoutes
+from minflinkd.rest.events.streams import Streams
 from minflinkd.rest.guard import BodyRoom, Limits, check_encoding, check_host, check_origin
 from minflinkd.rest.health import HealthRoutes
 from minflinkd.rest.history.routes import HistoryRoutes
@@ -139,6 +141,8 @@ class RestServer(Component):
             backend.task_manager, logs.blobs, minsize=logs.offload_minsize, clock=backend.clock
         )
         listed = None if blobs is None else BlobListing(blobs, backend.clock)
+        self.history = metrics.history
+        self.events = Streams(backend, about, self._access, most=limits.event_streams)
         subjects = (
             ClusterRoutes(backend, about),
             SubmissionRoutes(backend, limits=limits, ids=ids),
@@ -154,6 +158,7 @@ class RestServer(Component):
             LogRoutes(backend, self._log_copies, EndedLogs(logs.ended)),
             HealthRoutes(backend, metrics, listed),
             HistoryRoutes(backend, metrics.history),
+            EventRoutes(self.events),
             *(() if listed is None else (listed,)),
             HomeRoutes(version=about.version, blobs=listed is not None),
             LoginRoutes(self._access, limits),
@@ -175,6 +180,7 @@ class RestServer(Component):
 
     async def _start(self) -> None:
         await self._log_copies.start()
+        await self.events.start()
         limits = self._limits
         app = web.Application(middlewares=[self._around], client_max_size=limits.body_bytes)
         for route in self.routes:
@@ -195,6 +201,7 @@ class RestServer(Component):
             raise await taken(where) from error
 
     async def _before_stop(self) -> None:
+        await self.events.aclose()
         await self._ending.begin()
 
     async def _stop(self) -> None:
@@ -202,6 +209,7 @@ class RestServer(Component):
         await self._keeper.aclose()
         if runner is not None:
             await runner.cleanup()
+        await self.events.aclose()
         await self._log_copies.aclose()
 
     @web.middleware
@@ -209,13 +217,15 @@ class RestServer(Component):
         """Guards, counts and logs a request, and turns every error into JSON (E3)."""
         started = self._backend.clock.monotonic()
         refused: Unauthenticated | Forbidden | None = None
-        self._under_way += 1
+        route = self._route_of(request)
+        counted = not (route is not None and route.endless)  # streams have a limit of their own
+        self._under_way += counted
         try:
             response = await self._answer(request, handler)
         except (Unauthenticated, Forbidden) as error:
             refused, response = error, refusal(request, error)
         finally:
-            self._under_way -= 1
+            self._under_way -= counted
         if refused is not None:
             self._access.tell(request, refused)
             await self._access.delay(refused)  # it counts no more as under way: others have room

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from aiohttp import web
@@ -73,8 +74,7 @@ class TaskManagerRoutes:
         ]
 
     async def list(self, _: web.Request) -> web.Response:
-        known = await self._backend.task_managers.get()
-        return json_answer(TaskManagers(taskmanagers=tuple(TaskManager(**_fields(info)) for info in known)))
+        return json_answer(task_managers_of(await self._backend.task_managers.get()))
 
     async def details(self, request: web.Request) -> web.Response:
         info = await find(self._backend, TASK_MANAGER_ID.of(request))
@@ -98,6 +98,10 @@ class TaskManagerRoutes:
         self._backend.task_managers.forget()
         self._backend.resources.forget()
         return json_answer(Drain(id=wanted, draining=draining), status=202 if draining else 200)
+
+
+def task_managers_of(known: Iterable[TaskManagerInfo]) -> TaskManagers:
+    return TaskManagers(taskmanagers=tuple(TaskManager(**_fields(info)) for info in known))
 
 
 async def find(backend: Backend, wanted: ResourceId) -> TaskManagerInfo:

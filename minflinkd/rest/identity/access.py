@@ -148,6 +148,20 @@ class Access:
             )
         return None if found is None else replace(found, until_ms=ends)
 
+    async def still(self, request: web.Request, identity: Identity) -> Identity:
+        """Return who has sent a request whose answer is still going on. Nothing is proved again: a token takes time.
+
+        Raises Unauthenticated.
+        """
+        if self.prover is None or "Authorization" not in request.headers:
+            return await self.who(request)
+        found: Identity | None = identity
+        if identity.token_id and ON_BEHALF_OF not in request.headers:
+            found = self.prover.identity(identity.token_id)
+        if found is None or 0 < found.until_ms <= self._clock.epoch_ms():
+            raise _EndedSession("the token is not valid any more", hint="use another one")
+        return found
+
     async def log_in(self, token: str) -> Identity:
         """Raises Unauthenticated, Overloaded."""
         return ANONYMOUS if self.prover is None else await self._prove(token)

@@ -1,0 +1,1 @@
+"""Server-sent events (E16): what changes in the cluster, or in one job, to everybody who listens."""
