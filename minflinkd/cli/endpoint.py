@@ -20,7 +20,8 @@ from yarl import URL
 
 from minflinkd.cli.credentials import SOCKET_URL, Credentials
 from minflinkd.cli.speaking_tls import speaks_tls
-from minflinkd.rest.schemas import ErrorAnswer
+from minflinkd.rest.schemas import ErrorAnswer, FlinkError
+from minflinkd.rest.schemas.answer import FULL_ERRORS
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
 from minflinkd.runtime.tls_faults import NO_TLS, why_refused
 
@@ -34,6 +35,7 @@ _REDIRECT: Final = 307
 UNAVAILABLE: Final = 503
 _LATER: Final = (502, UNAVAILABLE)  # 502: from a standby or another proxy that got no answer from the leader
 _CUT_OFF = (aiohttp.ClientError, TimeoutError, ConnectionError)
+_TAKES: Final = {"Accept": f"{FULL_ERRORS}, */*"}
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)  # so nothing was sent
 
 
@@ -136,9 +138,10 @@ class Endpoint:
         `stream`: the answer goes on for as long as it is read. Raises DaemonUnreachable, also while the answer is read,
         and Refused if there is no leader in time.
         """
-        options: dict[str, Any] = {"params": query}
+        options: dict[str, Any] = {"params": query, "headers": dict(_TAKES)}
         if document is not None:
-            options |= {"data": document, "headers": {"Content-Type": "application/json"}}
+            options["data"] = document
+            options["headers"]["Content-Type"] = "application/json"
         if timeout:
             total = max(timeout, self._timeout)
             options["timeout"] = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT)
@@ -289,8 +292,12 @@ def refusal(status: int, body: bytes) -> Refused:
     try:
         return Refused(status, msgspec.json.decode(body, type=ErrorAnswer))
     except msgspec.MsgspecError:
-        answer = ErrorAnswer(errors=(f"HTTP {status}: {body[:200].decode(errors='replace')}",), code="http")
-        return Refused(status, answer)
+        pass
+    try:  # what is between us and the daemon may have changed our `Accept`
+        errors = msgspec.json.decode(body, type=FlinkError).errors
+    except msgspec.MsgspecError:
+        errors = (f"HTTP {status}: {body[:200].decode(errors='replace')}",)
+    return Refused(status, ErrorAnswer(errors=errors, code="http"))
 
 
 def _no_leader(why: str) -> Refused:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from minflinkd.rest.backend import json_answer
+from minflinkd.rest.error_form import error_response
 from minflinkd.rest.errors import ExpectationFailed, InvalidRequest, error_answer
 from minflinkd.rest.guard import Limits
 from minflinkd.runtime.doorkeeper import SeldomTold
@@ -43,7 +43,7 @@ class _Protocol(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer was sent already")
         refused = InvalidRequest(f"this cannot be read as a request: {why}", hint="send HTTP/1.1")
-        response = json_answer(error_answer(refused), status=max(400, min(status, 499)))
+        response = error_response(request, error_answer(refused), max(400, min(status, 499)))
         response.force_close()
         return response
 
@@ -57,7 +57,7 @@ def protocols(server: web.Server, limits: Limits, *, auto_decompress: bool = Tru
         if wanted.lower() == "100-continue":
             return await handle(request)
         refused = ExpectationFailed(f"this endpoint cannot do {wanted[:100]!r}", hint="leave the header Expect out")
-        return json_answer(error_answer(refused), status=refused.status)
+        return error_response(request, error_answer(refused), refused.status)
 
     server.request_handler = handled
     return lambda: _Protocol(server, told, limits, auto_decompress=auto_decompress)

@@ -18,13 +18,14 @@ import structlog
 from aiohttp import web
 
 from minflinkd.metrics.registry import Metrics
-from minflinkd.rest.backend import JOB, Backend, Handler, json_answer
+from minflinkd.rest.backend import JOB, Backend, Handler
 from minflinkd.rest.blobs import BlobListing, ListedBlobs
 from minflinkd.rest.checkpoints import CheckpointRoutes
 from minflinkd.rest.cluster import About, ClusterRoutes
 from minflinkd.rest.declared import declare
 from minflinkd.rest.ended_logs import EndedLogs
 from minflinkd.rest.ending import Ending
+from minflinkd.rest.error_form import error_response
 from minflinkd.rest.errors import (
     InvalidRequest,
     MethodNotAllowed,
@@ -255,7 +256,7 @@ class RestServer(Component):
                 return await self._ending.carry_out(_response(handler, request))
         except web.HTTPException as error:
             refused = _of_aiohttp(request, error)
-            response = json_answer(error_answer(refused), status=refused.status)
+            response = error_response(request, error_answer(refused), refused.status)
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
             return response
@@ -263,14 +264,14 @@ class RestServer(Component):
             raise
         except MinflinkError as error:
             request[_CODE] = error.info().code
-            return json_answer(error_answer(error), status=status_of(error))
+            return error_response(request, error_answer(error), status_of(error))
         except (ConnectionError, TimeoutError):
             raise  # the client is gone, or its connection is too slow: aiohttp closes it
         except Exception:
             request[_CODE] = "internal"
             request_id = secrets.token_hex(6)
             log.exception("a request failed", method=request.method, path=request.path, request_id=request_id)
-            return json_answer(internal_error(request_id), status=500)
+            return error_response(request, internal_error(request_id), 500)
 
     async def _admit(self, request: web.Request) -> None:
         """Raises Unauthenticated, Forbidden, and what asking for the job of the path raises."""
@@ -320,7 +321,7 @@ def refusal(request: web.Request, error: Unauthenticated | Forbidden) -> web.Res
     if isinstance(error, Unauthenticated) and wants_page(request):
         response = login_page(error.status)
     else:
-        response = json_answer(error_answer(error), status=error.status)
+        response = error_response(request, error_answer(error), error.status)
     if isinstance(error, Unauthenticated):
         response.headers["WWW-Authenticate"] = CHALLENGE
     return response

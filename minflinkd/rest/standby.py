@@ -20,6 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from minflinkd.metrics.leadership import LEADER, WITHOUT_LEADER
 from minflinkd.rest.backend import json_answer
+from minflinkd.rest.error_form import error_response
 from minflinkd.rest.errors import RequestError, error_answer
 from minflinkd.rest.guard import Limits, check_host, check_origin
 from minflinkd.rest.identity.access import Access
@@ -107,9 +108,9 @@ class StandbyServer(Component):
             await self._access.delay(error)
             response = refusal(request, error)
         except RequestError as error:
-            response = json_answer(error_answer(error), status=error.status)
+            response = error_response(request, error_answer(error), error.status)
         except MinflinkError as error:
-            response = json_answer(error_answer(error), status=500)
+            response = error_response(request, error_answer(error), 500)
         if response.prepared:
             return response
         response.headers.update(_ALWAYS)

@@ -91,7 +91,8 @@ async def test_a_header_that_makes_no_sense_is_refused(attacked: AttackedDaemon,
     ):
         answer = await response.json()
     assert 400 <= response.status < 500, answer
-    assert answer["code"]
+    assert answer["errors"]
+    assert response.headers["Minflinkd-Error-Code"]
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import msgspec
 from minflinkd.rest.declared import JSON, InPath, Parameter
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.openapi.components import Components, for_readers
-from minflinkd.rest.openapi.errors import ERRORS, error_responses, errors_of
+from minflinkd.rest.openapi.errors import ERRORS, error_content, error_responses, errors_of
 from minflinkd.rest.route import Route, Text
-from minflinkd.rest.schemas import ErrorAnswer
+from minflinkd.rest.schemas import ErrorAnswer, FlinkError
 
 ROLE: Final = "x-minflinkd-role"
 _SCHEME: Final = "token"
@@ -32,7 +32,9 @@ _BEARER: Final = (
 def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     """Return the document of these routes. `version`: minflinkd's."""
     sent = [kind for route in routes for kind in route.answers.values() if not isinstance(kind, Text)]
-    components = Components([ErrorAnswer, *sent], [route.body.kind for route in routes if route.body is not None])
+    components = Components(
+        [FlinkError, ErrorAnswer, *sent], [route.body.kind for route in routes if route.body is not None]
+    )
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, components)
@@ -44,7 +46,7 @@ def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components.schemas,
-            "responses": error_responses(components.of(ErrorAnswer)),
+            "responses": error_responses(components.of(FlinkError), components.of(ErrorAnswer)),
             "securitySchemes": {_SCHEME: {"type": "http", "scheme": "bearer", "description": _BEARER}},
         },
     }
@@ -101,8 +103,8 @@ def _responses(route: Route, components: Components) -> Iterable[tuple[int, dict
     for status, kind in route.answers.items():
         response = _answer(status, kind, components)
         if status in errors:  # either, such as 503 with the reasons why the daemon is not ready
-            both = [response["content"][JSON]["schema"], components.of(ErrorAnswer)]
-            response["content"][JSON]["schema"] = {"anyOf": both}
+            both = [response["content"][JSON]["schema"], components.of(FlinkError)]
+            response["content"] = error_content({"anyOf": both}, components.of(ErrorAnswer))
         yield status, response
     for status in errors:
         if status not in route.answers:

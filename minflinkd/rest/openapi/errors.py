@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from minflinkd.rest.declared import JSON
+from minflinkd.rest.error_form import CODE, CONSEQUENCE, KIND
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.route import OF_EACH_DAEMON, QUESTIONS, Route
+from minflinkd.rest.schemas.answer import FULL_ERRORS
 
 
 class ErrorStatus(NamedTuple):
@@ -18,7 +20,7 @@ class ErrorStatus(NamedTuple):
 
 ERRORS: Final[dict[int, ErrorStatus]] = {
     307: ErrorStatus("AtTheLeader", "A standby names the leader: send it there", "Location", "The path at the leader"),
-    400: ErrorStatus("BadRequest", "The request is wrong: `code` and `hint` say how"),
+    400: ErrorStatus("BadRequest", "The request is wrong: `errors` says how"),
     401: ErrorStatus("Unauthorized", "No token, or one that is not valid", "WWW-Authenticate", "Bearer"),
     403: ErrorStatus("Forbidden", "The token does not suffice, or the request is of another origin or host"),
     404: ErrorStatus("NotFound", "What the request names is not there, or no longer"),
@@ -51,17 +53,33 @@ def errors_of(route: Route) -> list[int]:
     return sorted(found)
 
 
-def error_responses(error: dict[str, Any]) -> dict[str, Any]:
-    """Return the responses by name. `error`: the schema of an error."""
-    return {one.name: _response(status, one, error) for status, one in ERRORS.items()}
+_HEADERS: Final = {
+    CODE: "What went wrong, as a code that does not change",
+    CONSEQUENCE: "Whether the same request may succeed later: retryable, refused, fenced or fatal",
+    KIND: "What the error is about",
+}
 
 
-def _response(status: int, one: ErrorStatus, error: dict[str, Any]) -> dict[str, Any]:
+def error_responses(flink: dict[str, Any], full: dict[str, Any]) -> dict[str, Any]:
+    """Return the responses by name. `flink`, `full`: the schemas of an error in its two forms."""
+    return {one.name: _response(status, one, error_content(flink, full)) for status, one in ERRORS.items()}
+
+
+def error_content(flink: dict[str, Any], full: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer in the form for everybody, and in the one for who names our media type in `Accept`."""
+    return {JSON: {"schema": flink}, FULL_ERRORS: {"schema": full}}
+
+
+def _response(status: int, one: ErrorStatus, content: dict[str, Any]) -> dict[str, Any]:
     response: dict[str, Any] = {"description": one.means}
+    headers = dict(_HEADERS) if status != 307 else {}
     if one.header:
-        response["headers"] = {one.header: {"description": one.header_means, "schema": {"type": "string"}}}
+        headers[one.header] = one.header_means
+    response["headers"] = {
+        name: {"description": means, "schema": {"type": "string"}} for name, means in headers.items()
+    }
     if status != 307:
-        response["content"] = {JSON: {"schema": error}}
+        response["content"] = content
     if status == 401:  # a person with a browser gets the form to log in
         response["content"]["text/html"] = {"schema": {"type": "string"}}
     return response

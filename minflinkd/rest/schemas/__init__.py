@@ -8,6 +8,7 @@ from minflinkd.rest.schemas.answer import (
     Empty,
     ErrorAnswer,
     Fault,
+    FlinkError,
 )
 from minflinkd.rest.schemas.blobs import (
     Blob,
@@ -150,6 +151,7 @@ __all__ = [
     "FailureCause",
     "Fault",
     "Features",
+    "FlinkError",
     "HandoverInfo",
     "HardwareInfo",
     "Health",

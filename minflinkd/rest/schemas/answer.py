@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from minflinkd.runtime.errors import Consequence, Kind
+
+FULL_ERRORS: Final = "application/vnd.minflinkd+json"  # the media type of ErrorAnswer, for who names it in `Accept`
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,8 +26,14 @@ class Fault(Answer, frozen=True, kw_only=True, omit_defaults=True):
     code: str | None = None  # if it is one of the errors in docs/errors.md
 
 
+class FlinkError(Answer, frozen=True, kw_only=True):
+    """An error as Flink's clients read it, which need `errors` to be the one field (E3). Its code is in a header."""
+
+    errors: tuple[str, ...]
+
+
 class ErrorAnswer(Answer, frozen=True, kw_only=True, omit_defaults=True):
-    """`errors` is Flink's field; `code` is stable. A proxy's answer has no `consequence` (E3)."""
+    """An error with all that is known of it. `code` is stable. A proxy's answer has no `consequence` (E3)."""
 
     errors: tuple[str, ...]
     code: str

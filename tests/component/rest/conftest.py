@@ -14,6 +14,7 @@ from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
 from minflinkd.rest.guard import Limits
 from minflinkd.rest.identity.access import Access
+from minflinkd.rest.schemas.answer import FULL_ERRORS
 from minflinkd.rest.server import Entrance, Listening, LogSources, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from tests.component.rest.described import described
@@ -88,5 +89,8 @@ async def server(
 async def http(server: RestServer) -> AsyncIterator[aiohttp.ClientSession]:
     """All of its answers are compared with what `/openapi.json` says (E5)."""
     traces = [described(server.routes)]
-    async with aiohttp.ClientSession(server.url, raise_for_status=False, trace_configs=traces) as session:
+    headers = {"Accept": FULL_ERRORS}
+    async with aiohttp.ClientSession(
+        server.url, raise_for_status=False, trace_configs=traces, headers=headers
+    ) as session:
         yield session

@@ -48,9 +48,9 @@ class Described:
         if not content:
             return
         assert response.content_type in content, f"{end.method} {path}: {response.status}, {response.content_type}"
-        if response.content_type == "application/json":
+        if response.content_type.endswith("json"):
             answer = json.loads(await response.read())
-            self._validator(path, end.method.lower(), response.status).validate(answer)
+            self._validator(path, end.method.lower(), response.status, response.content_type).validate(answer)
 
     def _operation(self, method: str, target: str) -> tuple[str, Any] | None:
         target = target.removeprefix("/v1") or "/"
@@ -64,7 +64,7 @@ class Described:
         name = response.get("$ref", "").rpartition("/")[2]
         return self._document["components"]["responses"][name] if name else response
 
-    def _new_validator(self, path: str, method: str, status: int) -> Draft202012Validator:
+    def _new_validator(self, path: str, method: str, status: int, media: str) -> Draft202012Validator:
         response = self._response(self._document["paths"][path][method], status)
-        schema = response["content"]["application/json"]["schema"]
+        schema = response["content"][media]["schema"]
         return Draft202012Validator({**schema, "components": self._document["components"]})

@@ -19,6 +19,7 @@ from minflinkd.rest.identity import access
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.identity.tokens import Token
 from minflinkd.rest.route import Route
+from minflinkd.rest.schemas.answer import FULL_ERRORS
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime.local_socket import Admitted
 from tests.component.rest.access_world import HINT, OWN, ROLES, TOKENS, World, bearer, world
@@ -113,13 +114,13 @@ async def test_what_is_not_there_is_not_shown_to_nobody(at: World, path: str) ->
 
 async def test_a_refusal_is_json_with_where_the_token_is(at: World) -> None:
     """Errors say what to do (E3)."""
-    async with at.http.get("/jobs") as response:
+    async with at.http.get("/jobs", headers={"Accept": FULL_ERRORS}) as response:
         answer = await response.json()
     assert (response.status, answer["code"], answer["hint"]) == (401, "unauthenticated", HINT)
     assert response.headers["WWW-Authenticate"].startswith("Bearer")
     async with at.http.post("/jobs", json={}, headers=bearer("operate")) as response:
         answer = await response.json()
-    assert (response.status, answer["code"]) == (403, "forbidden")
+    assert (response.status, response.headers["Minflinkd-Error-Code"]) == (403, "forbidden")
     assert "needs the role submit, and operate has operate" in answer["errors"][0]
 
 
@@ -172,7 +173,7 @@ async def test_a_limited_token_reaches_its_jobs_alone(at: World, dispatcher: Dis
         (job, *_) = (await response.json())["jobs"]
     for method, path in (("GET", ""), ("GET", "/config"), ("PATCH", "?mode=cancel"), ("POST", "/savepoints")):
         async with at.http.request(method, f"/jobs/{job['id']}{path}", headers=limited) as response:
-            assert (response.status, (await response.json())["code"]) == (403, "forbidden"), path
+            assert (response.status, response.headers["Minflinkd-Error-Code"]) == (403, "forbidden"), path
     for name, code in (("etl-1", 202), ("other", 403), ("", 403)):
         async with at.http.post("/jobs", json={"name": name}, headers=limited) as response:
             assert response.status == code, name
@@ -275,7 +276,7 @@ async def test_a_page_of_another_origin_cannot_use_the_cookie(
     headers = {"Cookie": (await log_in(at)).partition(";")[0], **page}
     for method, path in (("PATCH", f"/jobs/{JOB}?mode=cancel"), ("POST", "/login/links"), ("POST", "/logout")):
         async with at.http.request(method, path, headers=headers) as response:
-            assert (response.status, (await response.json())["code"]) == (403, "cross-site")
+            assert (response.status, response.headers["Minflinkd-Error-Code"]) == (403, "cross-site")
     async with at.http.post("/login", json={"token": TOKENS["view"].text}, headers=page) as response:
         assert response.status == 403
 

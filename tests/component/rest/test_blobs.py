@@ -107,7 +107,7 @@ async def test_what_does_not_parse_is_refused(http: Http, query: str) -> None:
     """B41, E3"""
     async with http.get(f"/blobs?{query}") as response:
         assert response.status == 400
-        assert (await response.json())["code"] in ("invalid-id", "invalid-request")
+        assert response.headers["Minflinkd-Error-Code"] in ("invalid-id", "invalid-request")
 
 
 async def test_a_scrape_counts_blobs_and_transfers(http: Http, client: BlobClient, tmp_path: Path) -> None:

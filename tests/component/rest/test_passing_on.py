@@ -20,6 +20,7 @@ from minflinkd.rest.guard import Limits
 from minflinkd.rest.identity.access import Access
 from minflinkd.rest.identity.proving import TokenProver
 from minflinkd.rest.identity.tokens import Token
+from minflinkd.rest.schemas.answer import FULL_ERRORS
 from minflinkd.rest.server import Listening
 from minflinkd.rest.standby import StandbyServer
 from minflinkd.runtime.clock import SystemClock
@@ -258,7 +259,7 @@ async def test_headers_about_one_connection_are_not_passed_on(known: Known, lead
 async def test_a_page_of_another_origin_is_refused_here(http: aiohttp.ClientSession, leader: Leader) -> None:
     """The leader could not tell: it gets the request from this daemon (E40)."""
     async with http.post("/jobs", headers={"Origin": "http://evil.example"}) as answer:
-        assert (answer.status, (await answer.json())["code"]) == (403, "cross-site")
+        assert (answer.status, answer.headers["Minflinkd-Error-Code"]) == (403, "cross-site")
     assert leader.requests == []
 
 
@@ -279,16 +280,24 @@ async def test_a_request_is_passed_on_once(leader: Leader, proxy: bool) -> None:
         first.leader, second.leader = two, one
         async with session.post(f"{one}/jobs", data=b"{}") as answer:
             told = await answer.json()
-            assert (answer.status, told["code"], answer.headers["Retry-After"]) == (503, "no-leader", "1")
+            assert (answer.status, answer.headers["Minflinkd-Error-Code"], answer.headers["Retry-After"]) == (
+                503,
+                "no-leader",
+                "1",
+            )
             assert "does not lead either" in told["errors"][0]
 
 
 async def test_a_leader_that_is_not_there_was_asked_nothing(known: Known) -> None:
     """`no-leader` says so, and the command line asks again whatever the request is (A13)."""
     known.leader = f"http://127.0.0.1:{free_port()}"
-    async with standby(known) as url, aiohttp.ClientSession(url) as session, session.post("/jobs") as answer:
+    async with (
+        standby(known) as url,
+        aiohttp.ClientSession(url) as session,
+        session.post("/jobs", headers={"Accept": FULL_ERRORS}) as answer,
+    ):
         told = await answer.json()
-    assert (answer.status, told["code"]) == (503, "no-leader")
+    assert (answer.status, answer.headers["Minflinkd-Error-Code"]) == (503, "no-leader")
     assert "nothing was done; try again" in told["hint"]
 
 
@@ -303,9 +312,9 @@ async def test_a_leader_that_dies_with_a_request_leaves_its_outcome_unknown(
         return web.Response()
 
     leader.answer = die
-    async with http.post("/jobs/a/hot-restart", data=b"{}") as answer:
+    async with http.post("/jobs/a/hot-restart", data=b"{}", headers={"Accept": FULL_ERRORS}) as answer:
         told = await answer.json()
-    assert (answer.status, told["code"], told["consequence"], told["kind"]) == (
+    assert (answer.status, answer.headers["Minflinkd-Error-Code"], told["consequence"], told["kind"]) == (
         502,
         "leader-lost",
         "retryable",
@@ -329,7 +338,7 @@ async def test_a_leader_that_dies_in_the_middle_of_an_upload_is_told(
 
     leader.answer = die
     async with http.post("/upload", data=pieces()) as answer:
-        assert (answer.status, (await answer.json())["code"]) == (502, "leader-lost")
+        assert (answer.status, answer.headers["Minflinkd-Error-Code"]) == (502, "leader-lost")
 
 
 async def test_half_an_upload_does_not_look_like_a_whole_one(known: Known, leader: Leader) -> None:
@@ -444,8 +453,11 @@ async def test_only_so_many_requests_are_passed_on_at_once(known: Known, leader:
         under_way = [asyncio.create_task(session.get("/overview")) for _ in range(2)]
         await until(lambda: len(leader.requests) == 2, "two are under way")
         async with session.get("/overview") as answer:
-            told = await answer.json()
-            assert (answer.status, told["code"], answer.headers["Retry-After"]) == (503, "overloaded", "1")
+            assert (answer.status, answer.headers["Minflinkd-Error-Code"], answer.headers["Retry-After"]) == (
+                503,
+                "overloaded",
+                "1",
+            )
         async with session.get("/health/ready") as answer:
             assert (answer.status, (await answer.json())["role"]) == (200, "standby")
         go_on.set()
