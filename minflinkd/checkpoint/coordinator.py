@@ -220,6 +220,7 @@ class CheckpointCoordinator(Component):
         *,
         forced: bool = False,
         stop: bool = False,
+        full: bool = False,
         timeout: float | None = None,
     ) -> CompletedCheckpoint:
         """Take a checkpoint and return it when it is in the store.
@@ -227,7 +228,7 @@ class CheckpointCoordinator(Component):
         The default `timeout` is twice the checkpoints' timeout.
 
         A savepoint's checkpoint stays in the store until it is unpinned. With `stop`, the tasks pause after the cut
-        until they end or until the checkpoint fails.
+        until they end or until the checkpoint fails. With `full`, they upload all of their state anew.
 
         Raises CheckpointRefused, CheckpointFailed.
         """
@@ -235,7 +236,7 @@ class CheckpointCoordinator(Component):
         answer: asyncio.Future[CompletedCheckpoint] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
-            self._feed(e.TriggerRequested(number, kind, forced, stop))
+            self._feed(e.TriggerRequested(number, kind, forced, stop, full))
             async with asyncio.timeout(2 * self.options.timeout if timeout is None else timeout):
                 return await answer
         except TimeoutError as error:
@@ -369,9 +370,9 @@ class CheckpointCoordinator(Component):
                 self._hook_calls.trigger(hook, number)
             case e.CancelHooks(number):
                 self._hook_calls.cancel(number)
-            case e.SendTrigger(attempt, number, stop):
+            case e.SendTrigger(attempt, number, stop, full):
                 self._stops_at = number if stop else self._stops_at
-                self._task_calls.trigger(attempt, number, stop=stop)
+                self._task_calls.trigger(attempt, number, stop=stop, full=full)
             case e.WriteMetadata(checkpoint):
                 self.tasks.job(f"metadata of {checkpoint.checkpoint_id}", self._write(checkpoint))
             case e.NotifyComplete(attempt, _):

@@ -25,7 +25,14 @@ class TaskGateway(Protocol):
     """The running tasks, as the coordinator calls them. Every call may be repeated; each has its own timeout."""
 
     async def send_trigger(
-        self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, oldest: int = 0, stop: bool = False
+        self,
+        attempt_id: AttemptId,
+        checkpoint_id: int,
+        epoch: int,
+        *,
+        oldest: int = 0,
+        stop: bool = False,
+        full: bool = False,
     ) -> None:
         """Return when the task has taken the trigger. Raises what the task or the connection to it raises.
 
@@ -59,8 +66,8 @@ class TaskCalls:
         self._name = name
         self._notifying: set[AttemptId] = set()
 
-    def trigger(self, attempt: AttemptId, number: int, *, stop: bool) -> None:
-        self._tasks.job(f"trigger {number} at {attempt}", self._trigger(attempt, number, stop))
+    def trigger(self, attempt: AttemptId, number: int, *, stop: bool, full: bool) -> None:
+        self._tasks.job(f"trigger {number} at {attempt}", self._trigger(attempt, number, stop, full))
 
     def complete(self, attempt: AttemptId) -> None:
         """Notify the attempt of all checkpoints that it owes, including those that it comes to owe meanwhile."""
@@ -81,7 +88,7 @@ class TaskCalls:
 
         self._tasks.job(what, self._aborted(attempt, number), on_error=given_up)
 
-    async def _trigger(self, attempt: AttemptId, number: int, stop: bool) -> None:
+    async def _trigger(self, attempt: AttemptId, number: int, stop: bool, full: bool) -> None:
         try:
             async for trial in stamina.retry_context(on=_retryable, attempts=FEW, wait_initial=0.1):
                 with trial:
@@ -89,7 +96,7 @@ class TaskCalls:
                     if number not in state.pending:
                         return  # aborted: a task that is triggered now would upload for nothing (C13)
                     oldest, epoch = min(state.pending), state.options.epoch
-                    await self._gateway.send_trigger(attempt, number, epoch, oldest=oldest, stop=stop)
+                    await self._gateway.send_trigger(attempt, number, epoch, oldest=oldest, stop=stop, full=full)
         except Exception as error:
             self._feed(e.TriggerFailed(number, attempt, error_info(error)))
         else:

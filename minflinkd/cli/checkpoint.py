@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job")
+@click.option("--full", is_flag=True, help="Upload all state anew: the checkpoint refers to no file of an earlier one.")
 @connection_options
-def checkpoint(connection: Connection, job: str) -> None:
+def checkpoint(connection: Connection, job: str, full: bool) -> None:
     """Take a checkpoint of JOB now, in addition to the periodic ones. Waits until it is complete, and prints its id.
 
     JOB is an id, the beginning of one, or a name. Sinks publish what the checkpoint covers. The checkpoint
@@ -26,12 +27,13 @@ def checkpoint(connection: Connection, job: str) -> None:
     \b
     Examples:
       minflinkd checkpoint carrier-delays
+      minflinkd checkpoint carrier-delays --full
       minflinkd checkpoints carrier-delays --id "$(minflinkd checkpoint carrier-delays)"
     """
 
     async def taken(client: Client) -> None:
         job_id = await find_job(client, job)
-        number = await client.checkpoint(job_id)
+        number = await client.checkpoint(job_id, full=full)
         if connection.as_json:
             print_json({"jobid": job_id, "checkpoint-id": number})
         else:

@@ -229,11 +229,15 @@ class Client:
         """Cancel a job. Returns when the cancellation has begun."""
         await self._send("PATCH", f"/jobs/{job_id}", query={"mode": "cancel"})
 
-    async def checkpoint(self, job_id: str) -> int:
-        """Take a checkpoint. Returns its id when it is complete. Raises OperationFailed too."""
+    async def checkpoint(self, job_id: str, *, full: bool = False) -> int:
+        """Take a checkpoint. Returns its id when it is complete. Raises OperationFailed too.
+
+        A `full` one refers to no file of an earlier one.
+        """
         trigger_id = secrets.token_hex(16)
         path = f"/jobs/{job_id}/checkpoints"
-        await self._repeat("POST", path, document=msgspec.json.encode({"triggerId": trigger_id}))
+        body = {"triggerId": trigger_id} | ({"checkpointType": "FULL"} if full else {})
+        await self._repeat("POST", path, document=msgspec.json.encode(body))
         while True:
             operation = (await self._told(f"{path}/{trigger_id}", CheckpointResult)).operation
             if operation is not None:

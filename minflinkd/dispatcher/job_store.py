@@ -85,6 +85,7 @@ class Asked(StrEnum):
     SAVEPOINT = "savepoint"
     STOP = "stop"  # with a savepoint
     DRAIN = "drain"  # the same, after the job has run to its end
+    CANCEL = "cancel"  # the same as STOP, but the job is CANCELED
 
 
 class StoredTrigger(msgspec.Struct, frozen=True, kw_only=True):

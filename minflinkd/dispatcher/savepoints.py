@@ -110,7 +110,8 @@ class SavepointRequests:
         """Begin a checkpoint. Raises NotFound, Conflict, JobNotRunning."""
 
         def prepared() -> tuple[StoredTrigger, Work]:
-            return self._trigger_of(request, Asked.CHECKPOINT), self._running(request.job_id).checkpoint
+            work = partial(self._running(request.job_id).checkpoint, full=request.full)
+            return self._trigger_of(request, Asked.CHECKPOINT), work
 
         await self._operations.begin(request.job_id, request.trigger_id, prepared)
         return m.Done()
@@ -149,6 +150,8 @@ class SavepointRequests:
             what, take = Asked.DRAIN, savepoints.drain
         elif request.stop:
             what, take = Asked.STOP, savepoints.stop
+        elif request.cancel:
+            what, take = Asked.CANCEL, partial(savepoints.stop, cancel=run.cancel)
         name = new_name(request.job_id)
 
         async def work() -> str:
@@ -173,7 +176,8 @@ class SavepointRequests:
         made = await self._made(trigger)
         if not made:
             raise OperationLost("the daemon was lost before the savepoint was complete", hint=state)
-        if trigger.what is not Asked.SAVEPOINT and ended is not JobStatus.FINISHED:
+        wanted = JobStatus.CANCELED if trigger.what is Asked.CANCEL else JobStatus.FINISHED
+        if trigger.what is not Asked.SAVEPOINT and ended is not wanted:
             raise StopFailed(
                 f"the savepoint {made} is complete, but the daemon was lost before the job had ended", hint=state
             )

@@ -234,9 +234,12 @@ class JobMaster(CoreDriver[JobMasterCore]):
         """Start to cancel the job. Does nothing if the job is already ending. Raises Crashed."""
         self._feed(ev.CancelRequested())
 
-    async def checkpoint(self) -> str:
-        """Take a checkpoint and return its id once it is complete. Raises CheckpointRefused, CheckpointFailed."""
-        return str((await self.coordinator.trigger()).checkpoint_id)
+    async def checkpoint(self, *, full: bool = False) -> str:
+        """Take a checkpoint and return its id once it is complete. A `full` one refers to no file of an earlier one.
+
+        Raises CheckpointRefused, CheckpointFailed.
+        """
+        return str((await self.coordinator.trigger(full=full)).checkpoint_id)
 
     async def last_checkpoint(self) -> int:
         """Take a checkpoint after which the tasks process nothing more. Return its id when it is published.

@@ -83,8 +83,12 @@ class Savepoints:
         """
         return await self._take(directory, name)
 
-    async def stop(self, directory: Location, name: str = "") -> str:
+    async def stop(
+        self, directory: Location, name: str = "", *, cancel: Callable[[], Awaitable[None]] | None = None
+    ) -> str:
         """Take a savepoint and end the job. Return the savepoint's URI once the job is ending as FINISHED.
+
+        With `cancel`, this is called instead: the job ends as CANCELED.
 
         Raises CheckpointRefused, CheckpointFailed, StopFailed: the job goes on.
         """
@@ -94,10 +98,21 @@ class Savepoints:
         except SavepointNotWritten as error:
             self._go_on(error)
             raise StopFailed(str(error), hint="the job goes on; try again") from error
+        if cancel is not None:
+            await self._cancel(cancel, path)
+            return path
         self._scheduling.feed(ev.StopDone(number))
         if self._scheduling.state.outcome is not JobStatus.FINISHED:
             raise StopFailed(f"the savepoint {path} was made, but the job's tasks failed before they could be stopped")
         return path
+
+    async def _cancel(self, cancel: Callable[[], Awaitable[None]], savepoint: str) -> None:
+        """Raises StopFailed: the job goes on."""
+        try:
+            await cancel()
+        except MinflinkError as error:
+            self._go_on(error)
+            raise StopFailed(f"the savepoint {savepoint} was made, but the job was not cancelled: {error}") from error
 
     async def drain(self, directory: Location, name: str = "") -> str:
         """Let the job run to its end, with all windows and timers fired. Return the URI of the savepoint after it.

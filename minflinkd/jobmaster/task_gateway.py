@@ -36,7 +36,14 @@ class TaskManagerTasks:
         self._timeout = timeout
 
     async def send_trigger(
-        self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, oldest: int = 0, stop: bool = False
+        self,
+        attempt_id: AttemptId,
+        checkpoint_id: int,
+        epoch: int,
+        *,
+        oldest: int = 0,
+        stop: bool = False,
+        full: bool = False,
     ) -> None:
         request = TriggerCheckpoint(
             job_id=self._job_id,
@@ -45,6 +52,7 @@ class TaskManagerTasks:
             epoch=epoch,
             timeout=self._timeout,
             stop=stop,
+            full=full,
             oldest=oldest,
         )
         await self._network.ask(self._find(attempt_id), request, timeout=TRIGGER_TIMEOUT, fence=self._fence)

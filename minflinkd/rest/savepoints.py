@@ -10,7 +10,6 @@ from aiohttp import web
 from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.declared import JOB_ID, TRIGGER_ID, Body
-from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rest.guard import Limits
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.schemas import (
@@ -54,7 +53,7 @@ class SavepointRoutes:
                 "/jobs/{jobid}/savepoints",
                 self.trigger,
                 Role.OPERATE,
-                "Take a savepoint",
+                "Take a savepoint, and with cancel-job cancel the job then",
                 {202: Triggered},
                 body=_SAVEPOINT,
                 errors=(409,),
@@ -126,19 +125,20 @@ class SavepointRoutes:
     async def trigger(self, request: web.Request) -> web.Response:
         """Answer 202 with the id of the operation. With a `triggerId` in the body the request may be repeated."""
         body = await _SAVEPOINT.of(request, self._limits)
-        if body.cancel_job:
-            raise InvalidRequest("cancel-job is not supported", hint="POST /jobs/:jobid/stop ends the job, too")
         job_id = JOB_ID.of(request)
         trigger_id = body.trigger_id or self._ids.hex()
-        directory = body.target_directory or ""
-        await self._backend.dispatcher(TriggerSavepoint(job_id=job_id, trigger_id=trigger_id, directory=directory))
+        question = TriggerSavepoint(
+            job_id=job_id, trigger_id=trigger_id, directory=body.target_directory or "", cancel=body.cancel_job
+        )
+        await self._backend.dispatcher(question)
         return json_answer(Triggered(request_id=trigger_id), status=202)
 
     async def checkpoint(self, request: web.Request) -> web.Response:
         body = await _CHECKPOINT.of(request, self._limits)
         job_id = JOB_ID.of(request)
         trigger_id = body.trigger_id or self._ids.hex()
-        await self._backend.dispatcher(CheckpointJob(job_id=job_id, trigger_id=trigger_id))
+        full = body.checkpoint_type == "FULL"
+        await self._backend.dispatcher(CheckpointJob(job_id=job_id, trigger_id=trigger_id, full=full))
         return json_answer(Triggered(request_id=trigger_id), status=202)
 
     async def checkpoint_status(self, request: web.Request) -> web.Response:

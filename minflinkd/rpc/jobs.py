@@ -288,7 +288,9 @@ class TriggerSavepoint(Request[Done], frozen=True):
     All of this is durable: the next daemon knows the trigger as well.
 
     With `stop` the job is FINISHED afterwards. With `drain` it first runs to its end, so that all windows and timers
-    fire. Refused with `not-found`, `conflict`, `job-not-running`, or an error about `directory`.
+    fire. With `cancel` it is CANCELED.
+
+    Refused with `not-found`, `conflict`, `job-not-running`, or an error about `directory`.
     """
 
     job_id: JobId
@@ -296,16 +298,18 @@ class TriggerSavepoint(Request[Done], frozen=True):
     directory: str = ""  # URI; "": the configured one
     stop: bool = False
     drain: bool = False
+    cancel: bool = False
 
 
 class CheckpointJob(Request[Done], frozen=True):
     """Answered when the checkpoint has begun; GetSavepoint reports its outcome. A repeated trigger starts nothing.
 
-    Refused with `not-found`, `conflict` or `job-not-running`.
+    A `full` one refers to no file of an earlier checkpoint. Refused with `not-found`, `conflict` or `job-not-running`.
     """
 
     job_id: JobId
     trigger_id: str
+    full: bool = False
 
 
 class OperationStatus(Message, frozen=True):

@@ -29,6 +29,7 @@ class TriggerRequested:
     kind: CheckpointKind = CheckpointKind.MANUAL
     forced: bool = False  # skips these checks: already queued, too many in flight, too soon
     stop: bool = False  # the tasks publish no micro-batch after the cut
+    full: bool = False  # refers to no file of an earlier checkpoint
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,7 @@ class SendTrigger:
     attempt_id: AttemptId
     checkpoint_id: int
     stop: bool = False
+    full: bool = False
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class PendingCheckpoint:
     triggered_at: float  # monotonic seconds, like `now` everywhere
     deadline: float
     stop: bool = False
+    full: bool = False
     phase: Phase = Phase.PENDING
     hooks: Mapping[str, bytes | None] = field(default_factory=dict)  # states; None: not answered yet
     finalizing_at: float = 0.0  # when the write of the metadata began

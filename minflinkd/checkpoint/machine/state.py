@@ -26,6 +26,7 @@ class Request:
     kind: CheckpointKind
     forced: bool = False
     stop: bool = False
+    full: bool = False
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ def _handle(this: Step, event: e.Event) -> None:
     match event:
         case e.Tick():
             pass
-        case e.TriggerRequested(number, kind, forced, stop):
-            triggering.submit(this, Request(number, kind, forced, stop))
+        case e.TriggerRequested(number, kind, forced, stop, full):
+            triggering.submit(this, Request(number, kind, forced, stop, full))
         case e.DrainBegun():
             _drain_begun(this)
         case e.Unpinned(checkpoint_id):

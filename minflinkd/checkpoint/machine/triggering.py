@@ -93,6 +93,7 @@ def set_up_done(step: Step, number: int, checkpoint_id: int, at_ms: int) -> None
         triggered_at=step.now,
         deadline=step.now + step.state.options.timeout,
         stop=request.stop,
+        full=request.full,
         hooks=dict.fromkeys(step.state.options.hooks),
     )
     step.put(checkpoint)
@@ -113,8 +114,8 @@ def hook_answered(step: Step, checkpoint_id: int, hook: str, state: bytes) -> No
 def _trigger_tasks(step: Step, checkpoint: PendingCheckpoint) -> None:
     """Trigger the tasks once all hooks have answered (C27)."""
     if not checkpoint.silent_hooks:
-        number = checkpoint.checkpoint_id
-        step.commands += [e.SendTrigger(attempt, number, checkpoint.stop) for attempt in checkpoint.tasks.values()]
+        number, stop, full = checkpoint.checkpoint_id, checkpoint.stop, checkpoint.full
+        step.commands += [e.SendTrigger(attempt, number, stop, full) for attempt in checkpoint.tasks.values()]
 
 
 def set_up_failed(step: Step, error: ErrorInfo | None, cause: FailureCause = FailureCause.TRIGGER_FAILURE) -> None:

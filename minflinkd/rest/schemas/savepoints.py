@@ -19,11 +19,7 @@ class SavepointTrigger(Answer, frozen=True, kw_only=True):
 
     target_directory: str | None = msgspec.field(name="target-directory", default=None)
     cancel_job: Annotated[
-        bool,
-        Meta(
-            description="true is not supported: POST /jobs/:jobid/stop ends the job, too",
-            extra_json_schema={"enum": [False]},
-        ),
+        bool, Meta(description="cancel the job when the savepoint is complete; nothing is processed in between")
     ] = msgspec.field(name="cancel-job", default=False)
     trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
@@ -36,8 +32,8 @@ class StopWithSavepoint(Answer, frozen=True, kw_only=True):
 
 class CheckpointTrigger(Answer, frozen=True, kw_only=True):
     checkpoint_type: Annotated[
-        Literal["CONFIGURED", "INCREMENTAL"],  # there is no full one
-        Meta(description="CONFIGURED or INCREMENTAL; a savepoint shares no file with others"),
+        Literal["CONFIGURED", "INCREMENTAL", "FULL"],
+        Meta(description="CONFIGURED is INCREMENTAL; a FULL one refers to no file of an earlier checkpoint"),
     ] = msgspec.field(name="checkpointType", default="CONFIGURED")
     trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 

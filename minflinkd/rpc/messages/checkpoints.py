@@ -18,6 +18,7 @@ class TriggerCheckpoint(Request[Done], frozen=True):
     timeout: float = 600.0  # seconds until the coordinator aborts the checkpoint
     oldest: int = 0  # oldest pending checkpoint; all earlier ones have ended, even if no abort arrived
     stop: bool = False  # no micro-batch is published after the cut, unless the checkpoint is aborted
+    full: bool = False  # the task uploads all of its state, also what an earlier checkpoint holds
 
 
 class DrainTask(Request[Done], frozen=True):

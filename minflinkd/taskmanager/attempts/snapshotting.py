@@ -256,10 +256,13 @@ class Snapshots:
     async def _upload(
         self, attempt: Attempt, request: TriggerCheckpoint, taken: sp.SnapshotTaken, directory: Path, part: Part
     ) -> TaskSnapshot:
-        """Upload what the last confirmed checkpoint does not hold (C12), or holds in worn files (F6)."""
+        """Upload what the last confirmed checkpoint does not hold (C12), or holds in worn files (F6).
+
+        For a full checkpoint upload everything.
+        """
         began = time.monotonic()
         deployment = attempt.deployment
-        uploaded = await upload(part, directory, taken.files, attempt.known)
+        uploaded = await upload(part, directory, taken.files, {} if request.full else attempt.known)
         for transaction in taken.transactions:  # J12: acknowledge only after the staged files would survive a power cut
             await stage(self._storages, transaction, str(attempt.directory), attempt.staged)
             await make_durable(self._storages, transaction)
@@ -280,7 +283,8 @@ class Snapshots:
             files=rewritten.files,
             transactions=taken.transactions,
             physical_files=tuple(written.files),
-            rewritten=tuple(sorted(rewritten.into)),
+            # Of a full checkpoint, the coordinator must not drop the copies of what it knows already.
+            rewritten=tuple(sorted(written.files if request.full else rewritten.into)),
             source_offsets=taken.source_offsets,
             operators=taken.operators,
             parallelism=deployment.task.parallelism,

@@ -103,13 +103,24 @@ async def test_a_checkpoint_is_triggered_and_followed(
         assert (await answer.json())["operation"]["failureCause"]["class"] == "checkpoint-failed"
 
 
-async def test_a_full_checkpoint_is_refused(http: aiohttp.ClientSession, asked: list[Any]) -> None:
-    """All checkpoints are incremental (C12, E3)."""
-    async with http.post(f"/jobs/{RUNNING}/checkpoints", json={"checkpointType": "FULL"}) as answer:
-        assert (answer.status, asked) == (400, [])
+async def test_a_full_checkpoint_is_asked_for(http: aiohttp.ClientSession, asked: list[Any]) -> None:
+    """It refers to no file of an earlier one (C12)."""
+    async with http.post(
+        f"/jobs/{RUNNING}/checkpoints", json={"checkpointType": "FULL", "triggerId": TRIGGER}
+    ) as answer:
+        assert answer.status == 202
+    assert asked == [j.CheckpointJob(job_id=RUNNING, trigger_id=TRIGGER, full=True)]
 
 
-@pytest.mark.parametrize("body", [{"cancel-job": True}, {"triggerId": "../x"}, {"target-directory": 7}])
+async def test_a_job_is_cancelled_with_a_savepoint(http: aiohttp.ClientSession, asked: list[Any]) -> None:
+    """Flink's `cancel -s` asks for it (C24)."""
+    body = {"target-directory": "/s", "cancel-job": True, "triggerId": TRIGGER}
+    async with http.post(f"/jobs/{RUNNING}/savepoints", json=body) as answer:
+        assert answer.status == 202
+    assert asked == [j.TriggerSavepoint(job_id=RUNNING, trigger_id=TRIGGER, directory="/s", cancel=True)]
+
+
+@pytest.mark.parametrize("body", [{"cancel-job": "yes"}, {"triggerId": "../x"}, {"target-directory": 7}])
 async def test_what_is_not_understood_is_refused(
     http: aiohttp.ClientSession, asked: list[Any], body: dict[str, Any]
 ) -> None:

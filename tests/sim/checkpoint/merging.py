@@ -139,7 +139,14 @@ class MergingWorld:
         return self.tasks[attempt]
 
     async def send_trigger(
-        self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, oldest: int = 0, stop: bool = False
+        self,
+        attempt_id: AttemptId,
+        checkpoint_id: int,
+        epoch: int,
+        *,
+        oldest: int = 0,
+        stop: bool = False,
+        full: bool = False,
     ) -> None:
         await asyncio.sleep(self.rng.uniform(0, 0.5))
         self._task(attempt_id).trigger(checkpoint_id, epoch)

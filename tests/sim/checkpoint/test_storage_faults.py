@@ -112,7 +112,14 @@ class World:
             self.coordinator.decline(request.attempt_id, request.checkpoint_id, request.error)
 
     async def send_trigger(
-        self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, oldest: int = 0, stop: bool = False
+        self,
+        attempt_id: AttemptId,
+        checkpoint_id: int,
+        epoch: int,
+        *,
+        oldest: int = 0,
+        stop: bool = False,
+        full: bool = False,
     ) -> None:
         request = m.TriggerCheckpoint(job_id=JOB, attempt_id=attempt_id, checkpoint_id=checkpoint_id, epoch=epoch)
         self.snapshots.trigger(self.attempts[attempt_id], request)

@@ -156,7 +156,14 @@ class World:
         raise NotFound(f"no attempt {attempt_id}")
 
     async def send_trigger(
-        self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, oldest: int = 0, stop: bool = False
+        self,
+        attempt_id: AttemptId,
+        checkpoint_id: int,
+        epoch: int,
+        *,
+        oldest: int = 0,
+        stop: bool = False,
+        full: bool = False,
     ) -> None:
         self.oldest[checkpoint_id] = oldest
         task, loop = self.task_of(attempt_id), asyncio.get_running_loop()

@@ -60,7 +60,14 @@ class Tasks:
         self.master: LedJobMaster | None = None
 
     async def send_trigger(
-        self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, oldest: int = 0, stop: bool = False
+        self,
+        attempt_id: AttemptId,
+        checkpoint_id: int,
+        epoch: int,
+        *,
+        oldest: int = 0,
+        stop: bool = False,
+        full: bool = False,
     ) -> None:
         master = self._master()
         trigger = m.TriggerCheckpoint(

@@ -32,7 +32,14 @@ class Tasks:
     aborted: list[tuple[AttemptId, int]] = field(default_factory=list)
 
     async def send_trigger(
-        self, attempt_id: AttemptId, checkpoint_id: int, epoch: int, *, oldest: int = 0, stop: bool = False
+        self,
+        attempt_id: AttemptId,
+        checkpoint_id: int,
+        epoch: int,
+        *,
+        oldest: int = 0,
+        stop: bool = False,
+        full: bool = False,
     ) -> None: ...
 
     async def notify_complete(self, attempt_id: AttemptId, checkpoint_id: int) -> None: ...
