@@ -18,7 +18,7 @@ from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.network import Mailbox
 from minflinkd.runtime.errors import ErrorInfo, NotFound, in_a_line
-from minflinkd.runtime.ids import JobId
+from minflinkd.runtime.ids import AllocationId, JobId
 from minflinkd.storage.interface import ObjectNotFound
 from minflinkd.storage.location import Location
 
@@ -101,8 +101,11 @@ class Inspection:
 
 def _overview(details: j.JobDetails) -> j.JobOverview:
     counts: dict[str, int] = {}
+    assigned: dict[AllocationId, int] = {}
     for task in details.tasks:
         counts[task.state.value] = counts.get(task.state.value, 0) + 1
+        if task.allocation_id is not None:
+            assigned[task.allocation_id] = assigned.get(task.allocation_id, 0) + 1
     return j.JobOverview(
         job_id=details.job_id,
         name=details.graph.name,
@@ -112,6 +115,8 @@ def _overview(details: j.JobDetails) -> j.JobOverview:
         last_modification_ms=max(details.timestamps.values(), default=details.start_ms),
         tasks=counts,
         owner=details.owner,
+        mode=details.graph.mode,
+        assigned=assigned,
         on_trial=details.on_trial,
         restarts=details.restarts,
         repeated=None if details.repeated is None else _briefly(details.repeated),

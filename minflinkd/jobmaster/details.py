@@ -81,6 +81,8 @@ def _task(
         metrics=execution.metrics,
         rows=execution.rows,
         phases=task_phases.get(execution.attempt_id, {}) if execution.attempt_id is not None else {},
+        allocation_id=execution.allocation_id if execution.on_task_manager else None,
+        entered={state.value: wall(at) for state, at in execution.entered},
     )
 
 

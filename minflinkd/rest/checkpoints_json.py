@@ -82,7 +82,7 @@ def subtasks_json(statistics: CheckpointStatistics, checkpoint_id: int, vertex: 
             )
     for task_id in record.missing:
         if vertex in (task_id, vertex_id(task_id)):
-            nothing = (shown.SubtaskCheckpoint(status="pending_or_failed"),)
+            nothing = (shown.SubtaskCheckpoint(class_name="pending", status="pending_or_failed"),)
             return shown.TaskCheckpointDetails(**asdict(_missing_task(record, task_id)), subtasks=nothing)
     raise NotFound(f"checkpoint {checkpoint_id} has no task {vertex[:80]!r}")
 
@@ -166,7 +166,7 @@ def _all(statistics: CheckpointStatistics) -> Iterable[CheckpointRecord]:
 
 
 def _find(statistics: CheckpointStatistics, checkpoint_id: int) -> CheckpointRecord:
-    latest = (statistics.latest_completed, statistics.latest_failed)
+    latest = (statistics.latest_completed, statistics.latest_savepoint, statistics.latest_failed)
     for record in (*_all(statistics), *(r for r in latest if r is not None)):
         if record.checkpoint_id == checkpoint_id:
             return record
@@ -262,6 +262,7 @@ def _missing_task(record: CheckpointRecord, task_id: TaskId) -> shown.TaskCheckp
 
 def _subtask(record: CheckpointRecord, task: TaskRecord) -> shown.SubtaskCheckpoint:
     return shown.SubtaskCheckpoint(
+        class_name="completed",
         status="completed",
         ack_timestamp=task.acknowledged_ms,
         end_to_end_duration=max(0, task.acknowledged_ms - record.triggered_ms),

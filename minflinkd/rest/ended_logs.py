@@ -51,7 +51,12 @@ class EndedLogs:
             raise NotFound(f"no TaskManager {task_manager} is registered", hint=hint)
         with os_errors(place):
             files = [path for path in sorted(place.iterdir()) if path.is_file() and not path.is_symlink()]
-            return {path.name: LogFile(name=path.name, size=path.stat().st_size) for path in files}
+            return {path.name: _described(path) for path in files}
+
+
+def _described(path: Path) -> LogFile:
+    stat = path.stat()
+    return LogFile(name=path.name, size=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000)
 
 
 def _read(path: Path, offset: int, length: int) -> bytes:

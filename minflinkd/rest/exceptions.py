@@ -44,7 +44,6 @@ def _entry(failure: FailureRecord) -> ExceptionEntry:
         timestamp=failure.timestamp_ms,
         task_name=failure.task_name or failure.task_id,
         endpoint=failure.resource_id,
-        location=failure.resource_id,
         task_manager_id=failure.resource_id,
         minflinkd=ErrorDetails(code=error.code, message=error.message, hint=error.hint),
     )

@@ -152,6 +152,7 @@ def job_summary(job: JobOverview, now: int) -> JobSummary:
         state=job.status,
         last_modification=job.last_modification_ms,
         tasks=task_counts(job.tasks),
+        job_type=job_type(job.mode),
         minflinkd=SummaryExtras(
             on_trial=job.on_trial,
             restarts=job.restarts,
@@ -169,7 +170,7 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
         application_id=details.job_id,  # as in Flink: an application with one job has the job's id
         name=graph.name,
         state=details.status,
-        job_type=job_type(details),
+        job_type=job_type(graph.mode),
         start_time=details.start_ms,
         end_time=details.end_ms,
         duration=duration(details.start_ms, details.end_ms, now),
@@ -235,7 +236,6 @@ def _vertex(details: TaskDetails, job: JobDetails, now: int) -> JobVertex:
     return JobVertex(
         id=vertex_id(task.id),
         slot_sharing_group_id=vertex_id(task.slot_sharing_group),
-        slot_sharing_group_name=task.slot_sharing_group,
         name=task.name,
         max_parallelism=job.graph.max_parallelism or task.parallelism,
         parallelism=task.parallelism,
@@ -279,6 +279,7 @@ def task_info(details: TaskDetails) -> TaskInfo:
         backpressured=metrics.backpressured,
         phases=details.phases,
         batch_phases=metrics.batch_phases,
+        slot_sharing_group=details.task.slot_sharing_group,
     )
 
 
@@ -288,7 +289,6 @@ def _config(details: JobDetails) -> JobConfig:
         jid=details.job_id,
         name=graph.name,
         execution_config=ExecutionConfig(
-            execution_mode="PIPELINED",
             restart_strategy=_restart_strategy(graph.restart_strategy),
             job_parallelism=graph.parallelism,
             user_config=masked({**graph.spark, **graph.params}),

@@ -98,24 +98,30 @@ class LogRoutes:
 
     async def list(self, request: web.Request) -> web.Response:
         files = await self._files(TASK_MANAGER_ID.of(request))
-        return json_answer(Logs(logs=tuple(Log(name=file.name, size=file.size) for file in files)))
+        return json_answer(
+            Logs(logs=tuple(Log(name=file.name, size=file.size, mtime=file.modified_ms) for file in files))
+        )
 
     async def read(self, request: web.Request) -> web.StreamResponse:
         return await self._send(request, TASK_MANAGER_ID.of(request), LOG_NAME.of(request))
 
     async def main(self, request: web.Request) -> web.StreamResponse:
         """Answer the supervisor's own log: the one named after the TaskManager, otherwise the first."""
-        return await self._send_suffix(request, ".log")
+        task_manager = TASK_MANAGER_ID.of(request)
+        if name := await self._with_suffix(task_manager, ".log"):
+            return await self._send(request, task_manager, name)
+        raise NotFound(f"TaskManager {task_manager} has no *.log file", hint="GET .../logs lists its logs")
 
     async def stdout(self, request: web.Request) -> web.StreamResponse:
-        return await self._send_suffix(request, ".out")
-
-    async def _send_suffix(self, request: web.Request, suffix: str) -> web.StreamResponse:
+        """Answer what was printed: nothing, if there is no file of it."""
         task_manager = TASK_MANAGER_ID.of(request)
+        if name := await self._with_suffix(task_manager, ".out"):
+            return await self._send(request, task_manager, name)
+        return await _stream(request, "stdout", wanted_slice(request), 0, _nothing)
+
+    async def _with_suffix(self, task_manager: ResourceId, suffix: str) -> str | None:
         names = [file.name for file in await self._files(task_manager) if file.name.endswith(suffix)]
-        if not names:
-            raise NotFound(f"TaskManager {task_manager} has no *{suffix} file", hint="GET .../logs lists its logs")
-        return await self._send(request, task_manager, min(names, key=lambda n: (not n.startswith("taskmanager"), n)))
+        return min(names, key=lambda name: (not name.startswith("taskmanager"), name), default=None)
 
     async def _files(self, task_manager: ResourceId) -> Sequence[LogFile]:
         if not await self._is_registered(task_manager):
@@ -146,6 +152,11 @@ class LogRoutes:
 
     async def _is_registered(self, task_manager: ResourceId) -> bool:
         return any(info.resource_id == task_manager for info in await self._backend.task_managers.get())
+
+
+async def _nothing(_: int, __: int) -> AsyncIterator[bytes]:
+    return
+    yield b""
 
 
 async def _stream(

@@ -21,8 +21,8 @@ def vertex_id(task_id: str) -> str:
     return hashlib.md5(task_id.encode(), usedforsecurity=False).hexdigest()
 
 
-def job_type(details: JobDetails) -> str:
-    return "BATCH" if details.graph.mode is RuntimeMode.BATCH else "STREAMING"
+def job_type(mode: RuntimeMode) -> str:
+    return "BATCH" if mode is RuntimeMode.BATCH else "STREAMING"
 
 
 def plan_of(details: JobDetails) -> Plan:
@@ -40,7 +40,7 @@ def plan_of(details: JobDetails) -> Plan:
         )
         for task in tasks
     )
-    return Plan(jid=details.job_id, name=details.graph.name, type=job_type(details), nodes=tuple(nodes))
+    return Plan(jid=details.job_id, name=details.graph.name, type=job_type(details.graph.mode), nodes=tuple(nodes))
 
 
 def describe(task: Task) -> str:

@@ -12,6 +12,7 @@ from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.declared import JOB_ID, TRIGGER_ID, Body
 from minflinkd.rest.guard import Limits
 from minflinkd.rest.identity.roles import Role
+from minflinkd.rest.java_throwable import serialized_throwable
 from minflinkd.rest.schemas import (
     CheckpointOperation,
     CheckpointResult,
@@ -33,6 +34,7 @@ from minflinkd.rpc.jobs import (
     OperationStatus,
     TriggerSavepoint,
 )
+from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import IdSource
 
 _SAVEPOINT = Body(SavepointTrigger, "Where the savepoint goes", optional=True)
@@ -189,5 +191,11 @@ def _result(status: OperationStatus) -> OperationResult:
 
 
 def _cause(status: OperationStatus) -> FailureCause | None:
-    error = status.error
-    return None if error is None else FailureCause(kind=error.code, stack_trace=str(error))
+    return None if status.error is None else failure_cause(status.error)
+
+
+def failure_cause(error: ErrorInfo) -> FailureCause:
+    text = str(error)
+    return FailureCause(
+        kind=error.code, stack_trace=text, serialized_throwable=serialized_throwable(text, error.code, text)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -22,9 +22,12 @@ from minflinkd.rest.schemas import (
     TaskManagerDetails,
     TaskManagers,
 )
+from minflinkd.rpc.jobs import JobOverview
 from minflinkd.rpc.messages import DrainTaskManager, SessionPhase, TaskManagerInfo
-from minflinkd.runtime.errors import NotFound
-from minflinkd.runtime.ids import ResourceId
+from minflinkd.runtime.errors import MinflinkError, NotFound
+from minflinkd.runtime.ids import AllocationId, ResourceId
+
+Assigned = Mapping[AllocationId, int]  # number of tasks
 
 
 class TaskManagerRoutes:
@@ -74,16 +77,29 @@ class TaskManagerRoutes:
         ]
 
     async def list(self, _: web.Request) -> web.Response:
-        return json_answer(task_managers_of(await self._backend.task_managers.get()))
+        return json_answer(task_managers_of(await self._backend.task_managers.get(), await self._assigned()))
 
     async def details(self, request: web.Request) -> web.Response:
         info = await find(self._backend, TASK_MANAGER_ID.of(request))
+        assigned = await self._assigned()
         slots = tuple(
-            AllocatedSlot(job_id=slot.job_id, resource=ResourceProfile(cpu_cores=1.0))
+            AllocatedSlot(
+                job_id=slot.job_id,
+                resource=ResourceProfile(),
+                assigned_tasks=0 if slot.allocation_id is None else assigned.get(slot.allocation_id, 0),
+            )
             for slot in info.report.slots
             if slot.job_id is not None
         )
-        return json_answer(TaskManagerDetails(**_fields(info), allocated_slots=slots))
+        return json_answer(TaskManagerDetails(**_fields(info, assigned), allocated_slots=slots))
+
+    async def _assigned(self) -> Assigned:
+        """Return how many tasks are on each allocation. Nothing while the Dispatcher, which knows it, is away."""
+        try:
+            jobs = await self._backend.jobs.get()
+        except MinflinkError:
+            return {}
+        return assigned_tasks(jobs)
 
     async def drain(self, request: web.Request) -> web.Response:
         """Answer 202: the TaskManager gives out no more slots, its jobs move away, and then it ends (A15b)."""
@@ -100,8 +116,13 @@ class TaskManagerRoutes:
         return json_answer(Drain(id=wanted, draining=draining), status=202 if draining else 200)
 
 
-def task_managers_of(known: Iterable[TaskManagerInfo]) -> TaskManagers:
-    return TaskManagers(taskmanagers=tuple(TaskManager(**_fields(info)) for info in known))
+def task_managers_of(known: Iterable[TaskManagerInfo], assigned: Assigned) -> TaskManagers:
+    return TaskManagers(taskmanagers=tuple(TaskManager(**_fields(info, assigned)) for info in known))
+
+
+def assigned_tasks(jobs: Iterable[JobOverview]) -> Assigned:
+    """Return how many tasks of these jobs are on each allocation."""
+    return {allocation: count for job in jobs for allocation, count in job.assigned.items()}
 
 
 async def find(backend: Backend, wanted: ResourceId) -> TaskManagerInfo:
@@ -112,8 +133,10 @@ async def find(backend: Backend, wanted: ResourceId) -> TaskManagerInfo:
     raise NotFound(f"no TaskManager {wanted} is registered", hint="GET /taskmanagers lists them")
 
 
-def _fields(info: TaskManagerInfo) -> dict[str, Any]:
+def _fields(info: TaskManagerInfo, assigned: Assigned) -> dict[str, Any]:
     report = info.report
+    allocations = {slot.allocation_id for slot in report.slots if slot.allocation_id is not None}
+    whole = ResourceProfile(cpu_cores=float(info.hardware.cpu_cores))
     usable = report.session is SessionPhase.READY and not info.drained
     free = sum(slot.allocation_id is None for slot in report.slots) if usable else 0
     return {
@@ -122,8 +145,9 @@ def _fields(info: TaskManagerInfo) -> dict[str, Any]:
         "time_since_last_heartbeat": info.last_heartbeat_ms,
         "slots_number": len(report.slots),
         "free_slots": free,
-        "total_resource": ResourceProfile(cpu_cores=float(len(report.slots))),
-        "free_resource": ResourceProfile(cpu_cores=float(free)),
+        "assigned_tasks": sum(assigned.get(allocation, 0) for allocation in allocations),
+        "total_resource": whole,
+        "free_resource": ResourceProfile() if allocations else whole,
         "hardware": HardwareInfo(cpu_cores=info.hardware.cpu_cores, physical_memory=info.hardware.memory_bytes),
         "minflinkd": SessionInfo(
             session=report.session,

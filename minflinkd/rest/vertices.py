@@ -11,11 +11,19 @@ from minflinkd.rest.declared import VERTEX
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.jobs import duration, io_metrics, task_info
 from minflinkd.rest.plan import vertex_id
-from minflinkd.rest.schemas import CollectedRow, CollectedRows, Subtask, VertexDetails
-from minflinkd.rpc.jobs import JobDetails, TaskDetails
+from minflinkd.rest.schemas import CollectedRow, CollectedRows, IOMetrics, Subtask, VertexDetails
+from minflinkd.rpc.jobs import ExecutionState, JobDetails, TaskDetails
 from minflinkd.rpc.messages import ReadCollected
 from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import VertexId
+
+_TIMED = (
+    ExecutionState.CREATED,
+    ExecutionState.SCHEDULED,
+    ExecutionState.DEPLOYING,
+    ExecutionState.INITIALIZING,
+    ExecutionState.RUNNING,
+)
 
 
 class VertexRoutes:
@@ -83,7 +91,6 @@ def _vertex_details(job: JobDetails, details: TaskDetails, now: int) -> VertexDe
         subtask=0,
         status=details.state,
         attempt=details.attempt_number,
-        host=details.resource_id or "(unassigned)",
         endpoint=details.resource_id or "(unassigned)",
         start_time=details.start_ms,
         old_start_time=details.start_ms,
@@ -91,7 +98,7 @@ def _vertex_details(job: JobDetails, details: TaskDetails, now: int) -> VertexDe
         duration=lasted,
         metrics=io_metrics(details),
         taskmanager_id=details.resource_id or "(unassigned)",
-        status_duration={details.state: lasted},
+        status_duration=status_durations(details, now),
     )
     return VertexDetails(
         id=vertex_id(task.id),
@@ -100,6 +107,34 @@ def _vertex_details(job: JobDetails, details: TaskDetails, now: int) -> VertexDe
         max_parallelism=job.graph.max_parallelism or task.parallelism,
         now=now,
         subtasks=(subtask,),
-        aggregated={"metrics": {}, "status-duration": {}},
+        aggregated={
+            "metrics": {name: of_one(value) for name, value in _measured(subtask.metrics).items()},
+            "status-duration": {state: of_one(value) for state, value in subtask.status_duration.items()},
+        },
         minflinkd=task_info(details),
     )
+
+
+def status_durations(details: TaskDetails, now: int) -> dict[str, int]:
+    """Return for how many milliseconds the attempt has been in each of the states that Flink names; -1: not known."""
+    entered = sorted((at, state) for state, at in details.entered.items())
+    ends = [*(at for at, _ in entered), now][1:]
+    lasted = {state: max(0, end - at) for (at, state), end in zip(entered, ends, strict=True)}
+    return {state.value: lasted.get(state.value, -1) for state in _TIMED}
+
+
+def of_one(value: int) -> dict[str, int]:
+    """Return Flink's statistics over the subtasks of a task, which has one here."""
+    return dict.fromkeys(("min", "max", "avg", "sum", "median", "p25", "p75", "p95"), value)
+
+
+def _measured(metrics: IOMetrics) -> dict[str, int]:
+    return {
+        "read-bytes": metrics.read_bytes,
+        "write-bytes": metrics.write_bytes,
+        "read-records": metrics.read_records,
+        "write-records": metrics.write_records,
+        "accumulated-backpressured-time": metrics.accumulated_backpressured_time,
+        "accumulated-idle-time": metrics.accumulated_idle_time,
+        "accumulated-busy-time": round(metrics.accumulated_busy_time),
+    }

@@ -9,11 +9,11 @@ from enum import StrEnum
 
 from minflinkd.jobgraph.difference import SettingChange, VertexChange
 from minflinkd.jobgraph.faults import GraphFault
-from minflinkd.jobgraph.model import JobGraph, Task
+from minflinkd.jobgraph.model import JobGraph, RuntimeMode, Task
 from minflinkd.rpc.messages import Done, Message, Request, TaskMetrics
 from minflinkd.rpc.snapshot import NO_ROWS, RowCounts
 from minflinkd.runtime.errors import ErrorInfo
-from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
+from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, ResourceId, TaskId
 
 
 class JobStatus(StrEnum):
@@ -59,6 +59,8 @@ class TaskDetails(Message, frozen=True):
     metrics: TaskMetrics = TaskMetrics()
     rows: RowCounts = NO_ROWS  # since the job's submission, up to the state that the attempt started from
     phases: dict[str, float] = {}
+    allocation_id: AllocationId | None = None  # of its slots
+    entered: dict[str, int] = {}  # ExecutionState -> when this attempt entered it, as far as known
 
 
 class FailureRecord(Message, frozen=True):
@@ -139,6 +141,8 @@ class JobOverview(Message, frozen=True):
     restarts: int = 0
     repeated: RepeatedFailures | None = None  # as in its details, with the start of the last message
     owner: str = ""  # who has submitted it; empty: not known
+    mode: RuntimeMode = RuntimeMode.STREAMING
+    assigned: dict[AllocationId, int] = {}  # number of tasks on TaskManagers, by the allocation of their slots
 
 
 class JobDetails(Message, frozen=True):

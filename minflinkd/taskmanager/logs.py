@@ -97,7 +97,8 @@ def _sizes(files: dict[str, Path]) -> list[LogFile]:
     found = []
     for name, path in files.items():
         try:
-            found.append(LogFile(name=name, size=path.stat().st_size))
+            stat = path.stat()
+            found.append(LogFile(name=name, size=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000))
         except FileNotFoundError:  # rotated away meanwhile
             continue
     return found

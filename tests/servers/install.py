@@ -34,6 +34,9 @@ KAFKA_CONNECTOR = HOME / "kafka-connector-4.2.0"  # Spark's connector
 KAFKA_BROKER = HOME / "kafka-broker-4.3.1"
 _POSTGRES = Path("/usr/lib/postgresql")
 
+FLINK_VERSION = "2.3.0"
+FLINK = HOME / f"flink-{FLINK_VERSION}" / "pyflink" / "lib"  # the jars of Flink's clients
+
 
 def postgres_home() -> Path | None:
     """Return the directory of the newest server that the operating system has."""
@@ -109,6 +112,31 @@ def kafka_broker() -> None:
     jars(KAFKA_BROKER, ("org.apache.kafka:kafka_2.13:4.3.1",))
 
 
+def flink() -> None:
+    """Flink's own clients, from the Python package that has its jars. It stays out of the tests' environment."""
+    if FLINK.is_dir():
+        return
+    target = FLINK.parents[1]
+    draft = target.with_name(f"{target.name}-{os.getpid()}.part")
+    package = f"apache-flink-libraries=={FLINK_VERSION}"
+    try:
+        run(
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            str(draft),
+            package,
+            seconds=1800,
+        )
+        _appear(draft, target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
 def jars(directory: Path, artifacts: Iterable[str], *, alone: bool = False) -> None:
     """Download jars from Maven into a directory that appears whole. Return at once if it exists.
 
@@ -164,6 +192,7 @@ SERVERS: dict[str, Callable[[], None]] = {
     "kafka-broker": kafka_broker,
     "sftp": sftp,
     "systemd": systemd,
+    "flink": flink,
 }
 
 
@@ -179,8 +208,8 @@ def need(command: str, package: str) -> None:
         raise NotInstalled(f"{command} is missing, also after the installation of {package}")
 
 
-def run(*argv: str) -> None:
-    """Run a command.
+def run(*argv: str, seconds: float = _TIMEOUT) -> None:
+    """Run a command for at most that long.
 
     Raises Failed with the last words of a command that fails, and NotInstalled if one has failed recently.
     """
@@ -190,7 +219,7 @@ def run(*argv: str) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(
-            argv, cwd=HOME, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT
+            argv, cwd=HOME, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Failed(f"{argv[0]}: {error}") from error

@@ -19,7 +19,7 @@ from minflinkd.rest.exceptions import exceptions_of
 from minflinkd.rest.history.sampler import JobSample, Sample
 from minflinkd.rest.jobs import job_info, job_summary
 from minflinkd.rest.schemas import ClusterOverview
-from minflinkd.rest.taskmanagers import task_managers_of
+from minflinkd.rest.taskmanagers import Assigned, assigned_tasks, task_managers_of
 from minflinkd.rpc.jobs import JobDetails, JobOverview
 from minflinkd.rpc.messages import TaskManagerInfo
 from minflinkd.runtime.ids import JobId
@@ -37,7 +37,7 @@ class ClusterChanges:
         self._jobs: dict[JobId, JobOverview] = {}
         self._overview: ClusterOverview | None = None
         self._task_managers: tuple[TaskManagerInfo, ...] | None = None
-        self._steady: tuple[TaskManagerInfo, ...] | None = None
+        self._steady: tuple[tuple[TaskManagerInfo, ...], Assigned] | None = None
         self._sent_at = float("-inf")
         self._pace = 0.0  # seconds that the last list is worth
 
@@ -59,13 +59,15 @@ class ClusterChanges:
             yield Event("overview", encode(overview), key="overview")
 
     def of_task_managers(self, known: tuple[TaskManagerInfo, ...], now: float) -> Iterator[Event]:
-        """`now`: seconds that never go back. A change that comes too soon is told of later."""
-        if known == self._task_managers or now < self._sent_at + self._pace:
+        """`now`: seconds that never go back. A change that comes too soon is told of later. Call `of_jobs` before."""
+        assigned = assigned_tasks(self._jobs.values())
+        moved = self._steady is not None and assigned != self._steady[1]
+        if (known == self._task_managers and not moved) or now < self._sent_at + self._pace:
             return
-        steady = tuple(map(_without_figures, known))
+        steady = (tuple(map(_without_figures, known)), assigned)
         if steady == self._steady and now < self._sent_at + max(SELDOM, 10 * self._pace):
             return
-        data = encode(task_managers_of(known))
+        data = encode(task_managers_of(known, assigned))
         self._task_managers, self._steady, self._sent_at = known, steady, now
         self._pace = len(data) / BYTES_PER_SECOND
         yield Event("taskmanagers", data, key="taskmanagers")

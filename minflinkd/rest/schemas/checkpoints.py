@@ -201,6 +201,7 @@ class SubtaskAlignment(Answer, frozen=True, kw_only=True):
 class SubtaskCheckpoint(Answer, frozen=True, kw_only=True):
     """`status` is `completed`, or `pending_or_failed`: then nothing else is known."""
 
+    class_name: str = msgspec.field(name="className", default="")
     index: int = 0
     status: str
     ack_timestamp: int | UnsetType = UNSET
@@ -215,30 +216,30 @@ class SubtaskCheckpoint(Answer, frozen=True, kw_only=True):
 
 
 class TimesSummary(Answer, frozen=True, kw_only=True):
-    sync: StatsSummary
-    async_: StatsSummary = msgspec.field(name="async")
+    sync: StatsSummary = StatsSummary()
+    async_: StatsSummary = msgspec.field(name="async", default=StatsSummary())
 
 
 class AlignmentSummary(Answer, frozen=True, kw_only=True):
-    buffered: StatsSummary
-    processed: StatsSummary
-    persisted: StatsSummary
-    duration: StatsSummary
+    buffered: StatsSummary = StatsSummary()
+    processed: StatsSummary = StatsSummary()
+    persisted: StatsSummary = StatsSummary()
+    duration: StatsSummary = StatsSummary()
 
 
 class SubtasksSummary(Answer, frozen=True, kw_only=True):
-    checkpointed_size: StatsSummary
-    state_size: StatsSummary
-    end_to_end_duration: StatsSummary
-    checkpoint_duration: TimesSummary
-    alignment: AlignmentSummary
-    start_delay: StatsSummary
+    checkpointed_size: StatsSummary = StatsSummary()
+    state_size: StatsSummary = StatsSummary()
+    end_to_end_duration: StatsSummary = StatsSummary()
+    checkpoint_duration: TimesSummary = TimesSummary()
+    alignment: AlignmentSummary = AlignmentSummary()
+    start_delay: StatsSummary = StatsSummary()
 
 
 class TaskCheckpointDetails(TaskCheckpoint, frozen=True, kw_only=True):
-    """`summary` is null until the task has acknowledged."""
+    """`summary` is of the subtasks that have acknowledged, as in Flink: of none, it is all 0."""
 
-    summary: SubtasksSummary | None = None
+    summary: SubtasksSummary | None = SubtasksSummary()  # None: an earlier version's, of none
     subtasks: tuple[SubtaskCheckpoint, ...] = ()
 
 

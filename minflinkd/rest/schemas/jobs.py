@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from minflinkd.rest.schemas.answer import Answer
 from minflinkd.rest.schemas.restarts import HotRestartInfo
+
+SCHEDULER: Final = "Default"  # Flink's name for the one that plans all tasks at once
 
 
 class JobIdWithStatus(Answer, frozen=True, kw_only=True):
@@ -68,6 +70,9 @@ class JobSummary(Answer, frozen=True, kw_only=True, rename="kebab"):
     state: str
     last_modification: int
     tasks: TaskCounts
+    job_type: str = msgspec.field(name="jobType", default="STREAMING")
+    scheduler_type: str = msgspec.field(name="schedulerType", default=SCHEDULER)
+    pending_operators: int = 0
     minflinkd: SummaryExtras
 
 
@@ -91,14 +96,17 @@ class StateCounts(Answer, frozen=True, kw_only=True, rename="upper"):
 class IOMetrics(Answer, frozen=True, kw_only=True, rename="kebab"):
     """Records are totals since the job's submission. Spark does not report bytes and busy times, so they are 0.
 
+    `*-complete`: whether the number is there. Flink's dashboard shows what is not complete as loading.
+
     Read records are the rows that sources passed to the query, without those that a source skips by itself, because of
-    a pushed-down filter or because Spark need not read them. Written records are the rows passed to sinks.
+    a pushed-down filter or because Spark need not read them. Written records are the rows passed to sinks and to
+    the task's exchange.
     """
 
     read_bytes: int = 0
-    read_bytes_complete: bool = False
+    read_bytes_complete: bool = True
     write_bytes: int = 0
-    write_bytes_complete: bool = False
+    write_bytes_complete: bool = True
     read_records: int
     read_records_complete: bool = True
     write_records: int
@@ -130,6 +138,7 @@ class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     backpressured: bool  # held back by its readers, or by a disk that is nearly full
     phases: dict[str, float]  # seconds
     batch_phases: dict[str, float] = {}  # milliseconds of the last micro-batch, by Spark's names in `durationMs`
+    slot_sharing_group: str = ""
 
 
 class JobVertex(Answer, frozen=True, kw_only=True):
@@ -137,7 +146,6 @@ class JobVertex(Answer, frozen=True, kw_only=True):
 
     id: str
     slot_sharing_group_id: str = msgspec.field(name="slotSharingGroupId")
-    slot_sharing_group_name: str = msgspec.field(name="slotSharingGroupName")
     name: str
     max_parallelism: int = msgspec.field(name="maxParallelism")
     parallelism: int
@@ -223,7 +231,7 @@ class JobInfo(Answer, frozen=True, kw_only=True):
     is_stoppable: bool = msgspec.field(name="isStoppable", default=False)
     state: str
     job_type: str = msgspec.field(name="job-type")
-    scheduler_type: str = msgspec.field(name="schedulerType", default="Default")
+    scheduler_type: str = msgspec.field(name="schedulerType", default=SCHEDULER)
     start_time: int = msgspec.field(name="start-time")
     end_time: int = msgspec.field(name="end-time")
     duration: int
@@ -238,7 +246,6 @@ class JobInfo(Answer, frozen=True, kw_only=True):
 
 
 class ExecutionConfig(Answer, frozen=True, kw_only=True, rename="kebab"):
-    execution_mode: str
     restart_strategy: str
     job_parallelism: int
     object_reuse_mode: bool = False
@@ -264,7 +271,6 @@ class ExceptionEntry(Answer, frozen=True, kw_only=True, rename="camel"):
     failure_labels: dict[str, str] = {}
     task_name: str | None = None
     endpoint: str | None = None
-    location: str | None = None
     task_manager_id: str | None = None
     concurrent_exceptions: tuple[Any, ...] = ()
     minflinkd: ErrorDetails
@@ -296,7 +302,6 @@ class Subtask(Answer, frozen=True, kw_only=True):
     subtask: int
     status: str
     attempt: int
-    host: str
     endpoint: str
     start_time: int = msgspec.field(name="start-time")
     old_start_time: int = msgspec.field(name="start_time")  # Flink sends both names

@@ -51,10 +51,11 @@ class QueueStatus(Answer, frozen=True, kw_only=True):
 
 
 class FailureCause(Answer, frozen=True, kw_only=True):
-    """`class` is the error's code."""
+    """`class` is the error's code. `serialized-throwable` is for Flink's clients: a serialized object of Java."""
 
     kind: str = msgspec.field(name="class")
     stack_trace: str = msgspec.field(name="stack-trace")
+    serialized_throwable: str = msgspec.field(name="serialized-throwable", default="")
 
 
 class Operation(Answer, frozen=True, kw_only=True, omit_defaults=True):

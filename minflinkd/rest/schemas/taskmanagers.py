@@ -8,13 +8,13 @@ from minflinkd.rest.schemas.answer import Answer
 
 
 class ResourceProfile(Answer, frozen=True, kw_only=True, rename="camel"):
-    """Memory in MiB. A session's memory belongs to Spark, so slots have no size."""
+    """Memory in MiB; -1: not known. A session's cores and memory belong to Spark, so slots have no size."""
 
-    cpu_cores: float
-    task_heap_memory: int = 0
-    task_off_heap_memory: int = 0
-    managed_memory: int = 0
-    network_memory: int = 0
+    cpu_cores: float = -1.0
+    task_heap_memory: int = -1
+    task_off_heap_memory: int = -1
+    managed_memory: int = -1
+    network_memory: int = -1
     extended_resources: dict[str, float] = {}
 
 
@@ -71,6 +71,7 @@ class TaskManager(Answer, frozen=True, kw_only=True, rename="camel"):
     time_since_last_heartbeat: int  # Flink's name; it is the time of the last heartbeat
     slots_number: int
     free_slots: int
+    assigned_tasks: int = 0  # tasks that run on it
     total_resource: ResourceProfile
     free_resource: ResourceProfile
     hardware: HardwareInfo
@@ -86,6 +87,7 @@ class TaskManagers(Answer, frozen=True, kw_only=True):
 class AllocatedSlot(Answer, frozen=True, kw_only=True, rename="camel"):
     job_id: str
     resource: ResourceProfile
+    assigned_tasks: int = 0  # tasks that run in it; a task may need several slots
 
 
 class TaskManagerMetrics(Answer, frozen=True, kw_only=True, rename="camel"):
@@ -125,7 +127,7 @@ class Drain(Answer, frozen=True, kw_only=True, rename="kebab"):
 class Log(Answer, frozen=True, kw_only=True):
     name: str
     size: int
-    mtime: int = 0
+    mtime: int = 0  # 0: not known
 
 
 class Logs(Answer, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from minflinkd.rpc.messages.base import Message, Request
 class LogFile(Message, frozen=True):
     name: str
     size: int
+    modified_ms: int = 0  # 0: an earlier version, which does not say
 
 
 class ListLogs(Request[tuple[LogFile, ...]], frozen=True):

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from minflinkd.checkpoint.offsets import Offsets, encode
+from minflinkd.rpc.local import LocalNetwork
 from tests.unit.rest.parties import FAILED, RUNNING, STARTED, TM, TRACEBACK, Dispatcher, failing
 
 Http = aiohttp.ClientSession
@@ -83,8 +84,10 @@ async def test_jobs_overview_has_every_task_state(http: Http) -> None:
     """The answer is a MultipleJobsDetails (E1)."""
     first = (await get(http, "/jobs/overview"))["jobs"][0]
     assert first.keys() == {
-        "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks", "minflinkd",
+        "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks",
+        "jobType", "schedulerType", "pending-operators", "minflinkd",
     }  # fmt: skip
+    assert (first["jobType"], first["pending-operators"]) == ("STREAMING", 0)
     assert first["minflinkd"] == {"on-trial": False, "restarts": 1, "restarting-repeatedly": None, "owner": ""}
     assert first["tasks"] == {"total": 2, **dict.fromkeys(TASK_STATES, 0), "running": 2}
     assert (first["end-time"], first["state"]) == (-1, "RUNNING")
@@ -123,7 +126,7 @@ async def test_a_vertex_is_a_task_under_a_hex_id(http: Http) -> None:
     vertex = (await get(http, f"/jobs/{RUNNING}"))["vertices"][0]
     assert re.fullmatch("[0-9a-f]{32}", vertex["id"])
     assert vertex.keys() == {
-        "id", "slotSharingGroupId", "slotSharingGroupName", "name", "maxParallelism", "parallelism", "status",
+        "id", "slotSharingGroupId", "name", "maxParallelism", "parallelism", "status",
         "start-time", "end-time", "duration", "tasks", "metrics", "minflinkd",
     }  # fmt: skip
     assert (vertex["name"], vertex["parallelism"], vertex["status"]) == ("flights -> delays", 2, "RUNNING")
@@ -159,7 +162,7 @@ async def test_a_jobs_config_hides_secrets(http: Http) -> None:
     config = await get(http, f"/jobs/{RUNNING}/config")
     execution = config["execution-config"]
     assert execution.keys() == {
-        "execution-mode", "restart-strategy", "job-parallelism", "object-reuse-mode", "user-config",
+        "restart-strategy", "job-parallelism", "object-reuse-mode", "user-config",
     }  # fmt: skip
     assert execution["user-config"] == {"minutes": "60", "db_password": "******"}
     assert execution["restart-strategy"] == "fixed-delay (at most 3 attempts)"
@@ -267,3 +270,35 @@ async def test_a_job_states_the_guarantee_of_each_sink(http: Http) -> None:
     """The job's details show it (J13)."""
     sinks = (await get(http, f"/jobs/{RUNNING}"))["minflinkd"]["sinks"]
     assert sinks == [{"vertex": "out", "format": "parquet", "delivery": "exactly-once"}]
+
+
+async def test_it_is_known_how_long_an_attempt_was_in_each_state(http: Http) -> None:
+    """The dashboard cannot show a vertex without these five states. What is not known is -1, as in Flink (E1)."""
+    vertex = await get(http, f"/jobs/{RUNNING}/vertices/flights")
+    durations = vertex["subtasks"][0]["status-duration"]
+    assert durations.keys() == {"CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING"}
+    assert (durations["CREATED"], durations["SCHEDULED"], durations["RUNNING"] > 0) == (-1, 200, True)
+    assert vertex["aggregated"]["status-duration"]["SCHEDULED"] == dict.fromkeys(
+        ("min", "max", "avg", "sum", "median", "p25", "p75", "p95"), 200
+    )
+    assert vertex["aggregated"]["metrics"]["write-records"]["sum"] == 50
+    assert vertex["subtasks"][0]["metrics"]["read-bytes-complete"] is True, "otherwise it is shown as loading"
+
+
+async def test_a_taskmanager_has_its_hosts_cores_and_its_tasks(http: Http) -> None:
+    """Slots have no size here: what of the cores is free is not known while one is taken (E1)."""
+    (manager,) = (await get(http, "/taskmanagers"))["taskmanagers"]
+    assert (manager["totalResource"]["cpuCores"], manager["hardware"]["cpuCores"]) == (2.0, 2)
+    assert manager["freeResource"]["cpuCores"] == -1
+    assert manager["assignedTasks"] == 1
+    (slot,) = (await get(http, f"/taskmanagers/{TM}"))["allocatedSlots"]
+    assert (slot["jobId"], slot["assignedTasks"], slot["resource"]["cpuCores"]) == (RUNNING, 1, -1)
+
+
+async def test_taskmanagers_are_shown_while_the_dispatcher_is_away(
+    http: Http, network: LocalNetwork, dispatcher: Dispatcher
+) -> None:
+    """Only it knows the tasks; everything else is the ResourceManager's (E1)."""
+    network.detach(dispatcher.mailbox)
+    (manager,) = (await get(http, "/taskmanagers"))["taskmanagers"]
+    assert (manager["id"], manager["assignedTasks"]) == (TM, 0)

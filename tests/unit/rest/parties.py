@@ -119,6 +119,8 @@ def details(
         metrics=TaskMetrics(batch_id=41, batches=42, rows_in=1000, rows_out=10, batch_ms=120.0, watermark_ms=STARTED),
         rows=RowCounts(read={"flights": 5000}, written={"delays": 50}),
         phases={"build": 0.2},
+        allocation_id=AllocationId("f" * 32),
+        entered={ExecutionState.SCHEDULED: STARTED + 500, ExecutionState.RUNNING: STARTED + 700},
     )
     second = TaskDetails(
         task=Task(id=TaskId("out"), vertices=job.vertices[2:], parallelism=2),
@@ -227,6 +229,7 @@ class Dispatcher:
                 end_ms=job.end_ms,
                 last_modification_ms=job.start_ms + 700,
                 tasks={ExecutionState.RUNNING: 2},
+                assigned={} if job.status.terminal else {AllocationId("f" * 32): 1},
                 on_trial=job.on_trial,
                 restarts=job.restarts,
                 repeated=job.repeated,

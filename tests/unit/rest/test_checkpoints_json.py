@@ -79,7 +79,7 @@ def test_a_task_that_has_not_acknowledged_is_shown_as_well() -> None:
     assert (b["minflinkd"]["task-id"], b["num_acknowledged_subtasks"]) == ("b", 0)
     assert b["latest_ack_timestamp"] == -1
     part = subtasks_json(statistics, 1, "b")
-    assert part["subtasks"] == [{"index": 0, "status": "pending_or_failed"}]
+    assert part["subtasks"] == [{"className": "pending", "index": 0, "status": "pending_or_failed"}]
     assert part["minflinkd"]["task-id"] == "b"
 
 
@@ -88,6 +88,7 @@ def test_a_tasks_part_is_one_subtask_with_flinks_fields() -> None:
     shown = subtasks_json(after(record(1)), 1, vertex_id(A))
     assert shown["subtasks"] == [
         {
+            "className": "completed",
             "index": 0,
             "status": "completed",
             "ack_timestamp": NOON + 50,
