@@ -55,13 +55,14 @@ class SavepointRoutes:
                 "/jobs/{jobid}/savepoints",
                 self.trigger,
                 Role.OPERATE,
-                "Take a savepoint, and with cancel-job cancel the job then",
+                "Take a savepoint",
                 {202: Triggered},
                 body=_SAVEPOINT,
                 errors=(409,),
                 more=(
                     "The answer has a `request-id`. Without `target-directory`: see [savepoints.md](savepoints.md). "
-                    "`triggerId` makes a repetition harmless, even under the next daemon"
+                    "`triggerId` makes a repetition harmless, even under the next daemon. With `cancel-job` the tasks "
+                    "process nothing after the savepoint, and in the end the job is CANCELED"
                 ),
             ),
             route.get(
@@ -72,7 +73,8 @@ class SavepointRoutes:
                 {200: OperationResult},
                 more=(
                     "`status.id` is `IN_PROGRESS` or `COMPLETED`; then `operation` has the `location` or a "
-                    "`failure-cause` (`class` is the error's code). The next daemon knows it, too: "
+                    "`failure-cause`: `class` is the error's code, `stack-trace` its text, and `serialized-throwable` "
+                    "an object of Java with both, for Flink's clients. The next daemon knows it, too: "
                     "[savepoints.md](savepoints.md#if-the-daemon-is-lost-meanwhile)"
                 ),
             ),

@@ -59,8 +59,8 @@ class TaskDetails(Message, frozen=True):
     metrics: TaskMetrics = TaskMetrics()
     rows: RowCounts = NO_ROWS  # since the job's submission, up to the state that the attempt started from
     phases: dict[str, float] = {}
-    allocation_id: AllocationId | None = None  # of its slots
-    entered: dict[str, int] = {}  # ExecutionState -> when this attempt entered it, as far as known
+    entered: dict[str, int] = {}  # ExecutionState -> when the present attempt entered it
+    allocation_id: AllocationId | None = None  # of its slots, while it is on a TaskManager
 
 
 class FailureRecord(Message, frozen=True):
