@@ -77,7 +77,7 @@ async def test_a_bug_of_the_endpoint_itself_names_what_to_look_for(
     http: Http, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log has the traceback, and the client gets an id with which to find it (E3)."""
-    monkeypatch.setattr("minflinkd.rest.jobs._summary", lambda *_: 1 / 0)
+    monkeypatch.setattr("minflinkd.rest.jobs.job_summary", lambda *_: 1 / 0)
     async with http.get("/jobs/overview") as response:
         body = await response.json()
     assert (response.status, body["code"]) == (500, "internal")
