@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -143,7 +143,7 @@ class Client:
         *,
         patience: float = event_stream.PATIENCE,
         lost: Callable[[MinflinkError, float], None] = event_stream.ignore,
-    ) -> AsyncIterator[ServerEvent]:
+    ) -> AsyncGenerator[ServerEvent, None]:
         """Yield events of `/events` or `/jobs/ID/events`, as `event_stream.events` does."""
         return event_stream.events(self._endpoint, path, patience=patience, lost=lost)
 

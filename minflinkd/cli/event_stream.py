@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -90,24 +91,25 @@ async def events(
     *,
     patience: float = PATIENCE,
     lost: Callable[[MinflinkError, float], None] = ignore,
-) -> AsyncIterator[ServerEvent]:
+) -> AsyncGenerator[ServerEvent, None]:
     """Yield the events of a path for ever.
 
     `lost` is told why there is no connection, and since how many seconds, with each attempt that fails. Raises Refused
     for what another attempt does not change, and DaemonUnreachable or Refused after `patience` seconds.
     """
-    parser, heard, pause = EventParser(), time.monotonic(), FIRST_PAUSE
+    parser, connection, pause = EventParser(), _Connection(time.monotonic()), FIRST_PAUSE
     while True:
         try:
-            async for event in _until_lost(endpoint, path, parser):
-                heard, pause = time.monotonic(), FIRST_PAUSE
-                yield event
+            async with aclosing(_until_lost(endpoint, path, parser, connection)) as connected:
+                async for event in connected:
+                    pause = FIRST_PAUSE
+                    yield event
             error: MinflinkError = DaemonUnreachable(f"the daemon at {endpoint.url} has ended the stream")
         except (DaemonUnreachable, Refused) as failed:
             if isinstance(failed, Refused) and failed.status not in _LATER:
                 raise
             error = failed
-        away = time.monotonic() - heard
+        away = time.monotonic() - connection.heard_at
         if away > patience:
             raise error
         lost(error, away)
@@ -115,7 +117,14 @@ async def events(
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-async def _until_lost(endpoint: Endpoint, path: str, parser: EventParser) -> AsyncIterator[ServerEvent]:
+@dataclass
+class _Connection:
+    heard_at: float  # when the daemon last said anything
+
+
+async def _until_lost(
+    endpoint: Endpoint, path: str, parser: EventParser, connection: _Connection
+) -> AsyncGenerator[ServerEvent, None]:
     """Raises DaemonUnreachable, Refused."""
     parser.broke_off()
     headers = {"Accept": "text/event-stream"}
@@ -129,6 +138,7 @@ async def _until_lost(endpoint: Endpoint, path: str, parser: EventParser) -> Asy
         async for piece in response.content.iter_any():
             for event in parser.fed(piece):
                 yield event
+            connection.heard_at = time.monotonic()  # after what was done with the events: that is not the daemon's time
 
 
 class NoEvents(MinflinkError):

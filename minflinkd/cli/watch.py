@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import click
@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.text import Text
 
 from minflinkd.cli.client import Client
-from minflinkd.cli.endpoint import DaemonUnreachable, Refused
 from minflinkd.cli.text import Part, console, duration, fit, short, size, stderr_width
 from minflinkd.rest.schemas import Checkpoints, JobInfo
+from minflinkd.runtime.errors import MinflinkError
 
-PAUSE = 0.25  # seconds between two queries
+BRIEF = 0.5  # seconds without a connection that are not worth a line
 LINE_PAUSE = 1.0  # seconds between two lines if there is no terminal
 PATIENCE = 60.0  # seconds without a daemon, which may be restarting, before giving up
 
@@ -116,26 +116,30 @@ async def follow(
     show: Callable[[Line], None],
     on_progress: Callable[[JobInfo, Progress], None] | None = None,
 ) -> JobInfo:
-    """Like `watch`, but `show` shows the lines."""
-    lost: float | None = None
-    while True:
-        try:
-            job = await client.job(job_id, patience=0)  # without a leader, say so
-            checkpoints = await client.checkpoints(job_id, patience=0)
-        except (DaemonUnreachable, Refused) as error:
-            now = time.monotonic()
-            lost = now if lost is None else lost
-            away = isinstance(error, DaemonUnreachable) or error.status == 503
-            if not away or now - lost > PATIENCE:
-                raise
-            away_for = f"the daemon does not answer; the job may go on without it ({now - lost:.0f} s)"
-            show(lambda width, _, text=away_for: text[:width])  # type: ignore[misc]
-        else:
-            lost = None
+    """Like `watch`, but `show` shows the lines. Raises what `watch` raises."""
+
+    def away(error: MinflinkError, seconds: float) -> None:
+        if seconds > BRIEF:
+            text = f"the daemon does not answer; the job may go on without it ({seconds:.0f} s)"
+            show(lambda width, _: text[:width])
+
+    job: JobInfo | None = None
+    checkpoints: Checkpoints | None = None
+    async with aclosing(client.events(f"/jobs/{job_id}/events", patience=PATIENCE, lost=away)) as events:
+        async for event in events:
+            match event.name:
+                case "job":
+                    job = event.read_as(JobInfo)
+                case "checkpoints":
+                    checkpoints = event.read_as(Checkpoints)
+                case _:
+                    continue
+            if job is None or checkpoints is None:
+                continue
             progress = Progress.of(job, checkpoints)
             show(progress.line)
             if on_progress is not None:
                 on_progress(job, progress)
             if job.state in ENDED:
                 return job
-        await asyncio.sleep(PAUSE)
+    raise AssertionError("events end with an error")

@@ -126,7 +126,7 @@ def test_each_request_is_answered_as_the_document_says(
         operations = [found.ok() for found in described.get_all_operations()]
         operations.sort(key=lambda one: ORDER.index(one.label.partition(" ")[0]))
         for operation in operations:
-            if operation.path not in DEADLY:
+            if operation.path not in DEADLY and not operation.path.endswith("/events"):  # these do not end
                 attack.on(operation, cases(operation, task["id"]))
     assert longest.seconds < LONGEST, longest.callback
     assert attack.statuses.total() > 800, attack.statuses

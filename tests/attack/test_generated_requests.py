@@ -151,7 +151,8 @@ def ask(
 def routes(attacked: AttackedDaemon) -> list[Route]:
     rest = attacked.daemon.rest
     return sorted(
-        (route for route in rest.routes if route.path not in DEADLY), key=lambda route: (route.path, route.method)
+        (route for route in rest.routes if route.path not in DEADLY and not route.endless),
+        key=lambda route: (route.path, route.method),
     )
 
 
