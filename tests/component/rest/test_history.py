@@ -174,3 +174,66 @@ async def read_again(directory: Location, clock: SetClock, epoch: int = 2) -> Hi
     async with HistoryKeeper(book, directory, epoch=epoch, clock=clock) as keeper:
         await until(keeper.loaded.is_set)
     return book
+
+
+async def test_a_block_that_cannot_be_read_is_left_out(
+    sampler: Sampler, dispatcher: Dispatcher, metrics: Metrics, clock: SetClock, tmp_path: Path
+) -> None:
+    """Nothing depends on it, and the rest is there."""
+    storages = Storages({})
+    directory = storages.at(f"file://{tmp_path}/history")
+    keeper = HistoryKeeper(metrics.history, directory, epoch=1, clock=clock)
+    await sampled(sampler, dispatcher, clock, [50] * 6)
+    await keeper.flush()
+    (stored,) = [each async for each in directory.list()]
+    for name, data in (("fine-000000001-000000001", b"nonsense"), ("coarse-000000002-000000001", b""), ("other", b"x")):
+        await directory.child(name).write_bytes(data)
+    torn = (await directory.child(directory.relative(stored.path)).read_bytes())[:-9]
+    await directory.child("fine-000000003-000000001").write_bytes(torn)
+    assert set((await read_again(directory, clock)).jobs) == {RUNNING}
+    await storages.aclose()
+
+
+async def test_what_is_stored_stays_small(
+    sampler: Sampler, dispatcher: Dispatcher, metrics: Metrics, clock: SetClock, tmp_path: Path
+) -> None:
+    """Fine blocks go when their hour is stored in a coarse one, and that goes after a day (E16)."""
+    storages = Storages({})
+    directory = storages.at(f"file://{tmp_path}/history")
+    most = 0
+    async with HistoryKeeper(metrics.history, directory, epoch=1, clock=clock) as keeper:
+        await until(keeper.loaded.is_set)
+        for _ in range(30 * 12):  # hours, of which every five minutes
+            await sampled(sampler, dispatcher, clock, [50])
+            clock.ms += 295_000
+            await keeper.flush()
+            names = [directory.relative(each.path) async for each in directory.list()]
+            most = max(most, len(names))
+    assert most <= 26 + 25
+    book = await read_again(directory, clock)
+    minute = clock.ms // 60_000
+    values = book.jobs[RUNNING].track.values(Resolution.COARSE, 4, minute - 1440, minute)
+    assert sum(value is not None for value in values) == 24 * 12
+    await storages.aclose()
+
+
+async def test_two_leaders_one_after_the_other_lose_nothing_of_each_other(
+    sampler: Sampler, dispatcher: Dispatcher, metrics: Metrics, clock: SetClock, tmp_path: Path
+) -> None:
+    """The second reads what the first has written, and writes what the first does not touch (A11)."""
+    storages = Storages({})
+    directory = storages.at(f"file://{tmp_path}/history")
+    first = HistoryKeeper(metrics.history, directory, epoch=1, clock=clock)
+    await sampled(sampler, dispatcher, clock, [50] * 4)
+    await first.flush()
+    later = HistoryBook()
+    backend = sampler._backend
+    async with HistoryKeeper(later, directory, epoch=2, clock=clock) as second:
+        await until(second.loaded.is_set)
+        await sampled(Sampler(backend, later), dispatcher, clock, [50] * 4)
+        await second.flush()
+        await first.flush()  # it does not know yet that it was replaced
+    book = await read_again(directory, clock, epoch=3)
+    restarts = book.jobs[RUNNING].track.values(Resolution.FINE, 4, T0 // 5000, T0 // 5000 + 9)
+    assert restarts == [1] * 8 + [None]
+    await storages.aclose()
