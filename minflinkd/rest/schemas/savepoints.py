@@ -50,7 +50,7 @@ class QueueStatus(Answer, frozen=True, kw_only=True):
     id: str  # IN_PROGRESS, COMPLETED
 
 
-class FailureCause(Answer, frozen=True, kw_only=True):
+class FailureCause(Answer, frozen=True, kw_only=True, omit_defaults=True):
     """`class` is the error's code. `serialized-throwable` is for Flink's clients: a serialized object of Java."""
 
     kind: str = msgspec.field(name="class")

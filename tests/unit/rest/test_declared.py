@@ -79,7 +79,7 @@ def test_a_name_of_a_log_is_no_path(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "hint"),
     [
-        (CheckpointTrigger, b'{"checkpointType": "FULL"}', "CONFIGURED or INCREMENTAL"),
+        (CheckpointTrigger, b'{"checkpointType": "SOME"}', "CONFIGURED is INCREMENTAL"),
         (SavepointTrigger, b'{"triggerId": "%s\\n"}' % (b"0" * 32), "32 hex digits"),
         (SavepointTrigger, b'{"triggerId": 7}', "32 hex digits"),
         (SavepointTrigger, b'{"target-directory": 7}', ""),
