@@ -60,6 +60,16 @@ def test_tasks_that_are_to_stop_are_told_with_the_trigger_and_nothing_is_trigger
     assert [c for c in story.at(10.0) if isinstance(c, e.SetUp)] == []
 
 
+def test_a_full_checkpoint_is_told_to_each_task() -> None:
+    """The next one is incremental again (C12)."""
+    story = Story().running()
+    story.tell(e.TriggerRequested(1, full=True))
+    assert story.tell(e.SetUpDone(1, 1, NOON)) == [e.SendTrigger(A1, 1, full=True), e.SendTrigger(B1, 1, full=True)]
+    complete(story, 1, 1)
+    story.tell(e.TriggerRequested(2))
+    assert story.tell(e.SetUpDone(2, 2, NOON)) == [e.SendTrigger(A1, 2), e.SendTrigger(B1, 2)]
+
+
 def test_a_stop_that_fails_lets_the_job_be_checkpointed_again() -> None:
     """The tasks are told of the abort, and the next periodic checkpoint is taken (C24)."""
     story = Story(interval=10.0).running()

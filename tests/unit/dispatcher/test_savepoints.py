@@ -16,6 +16,7 @@ from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import DISPATCHER
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.storage.fsspec_storage import FsspecOptions, FsspecStorage
+from minflinkd.storage.interface import StorageFull
 from minflinkd.storage.location import Location
 from tests.unit.dispatcher.conftest import Cluster
 from tests.unit.dispatcher.versions_world import JOB, Runner, a_runner, job_running, seen
@@ -41,6 +42,36 @@ async def test_a_savepoint_whose_request_names_no_directory_lies_in_the_default_
         status = await until(partial(answered, cluster), "the stop is answered")
         assert status.error is None
         assert status.location.startswith(f"file://{cluster.directory}/savepoints/savepoint-{JOB[:6]}-")
+
+
+async def test_a_job_is_cancelled_with_a_savepoint(cluster: Cluster, runner: Runner) -> None:
+    """The tasks process nothing after the savepoint, which outlives the job's checkpoints (C24, E1)."""
+    async with job_running(cluster, runner):
+        request = j.TriggerSavepoint(job_id=JOB, trigger_id="1" * 32, cancel=True)
+        await cluster.network.ask(DISPATCHER, request, timeout=5)
+        status = await until(partial(answered, cluster), "the request is answered")
+        assert status.error is None
+        assert await seen(cluster, lambda job: job.status.terminal and job.status) is JobStatus.CANCELED
+        assert (cluster.directory / "savepoints" / status.location.rpartition("/")[2] / "_metadata").is_file()
+
+
+async def test_a_job_that_cannot_be_cancelled_after_its_savepoint_goes_on(
+    cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer names the savepoint, as it can be used (C24)."""
+
+    async def no_room(_: object) -> None:
+        raise StorageFull("no space left")
+
+    async with job_running(cluster, runner):
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster.store, "mark_cancelled", no_room)
+            request = j.TriggerSavepoint(job_id=JOB, trigger_id="1" * 32, cancel=True)
+            await cluster.network.ask(DISPATCHER, request, timeout=5)
+            status = await until(partial(answered, cluster), "the request is answered")
+        assert status.error is not None
+        assert (status.error.code, "/savepoint-" in status.error.message) == ("stop-failed", True)
+        await seen(cluster, lambda job: job.status is JobStatus.RUNNING)
 
 
 async def answered(cluster: Cluster) -> j.OperationStatus | None:

@@ -86,12 +86,14 @@ class World:
         if self.refusal is not None:
             raise RemoteError(self.refusal.info())
 
-    def trigger(self, number: int, *, stop: bool = False) -> None:
-        self._trigger(self.attempt, number, stop=stop)
+    def trigger(self, number: int, *, stop: bool = False, full: bool = False) -> None:
+        self._trigger(self.attempt, number, stop=stop, full=full)
 
-    def _trigger(self, attempt: Attempt, number: int, *, stop: bool = False) -> None:
+    def _trigger(self, attempt: Attempt, number: int, *, stop: bool = False, full: bool = False) -> None:
         attempt_id = attempt.deployment.attempt_id
-        request = m.TriggerCheckpoint(job_id=JOB, attempt_id=attempt_id, checkpoint_id=number, epoch=1, stop=stop)
+        request = m.TriggerCheckpoint(
+            job_id=JOB, attempt_id=attempt_id, checkpoint_id=number, epoch=1, stop=stop, full=full
+        )
         self.snapshots.trigger(attempt, request)
 
     def trigger_both(self, number: int) -> None:
@@ -128,8 +130,8 @@ class World:
     def physical_files(self) -> list[Path]:
         return sorted((self.base / "storage").rglob("*.seg"))
 
-    async def take(self, number: int) -> TaskSnapshot:
-        self.trigger(number)
+    async def take(self, number: int, *, full: bool = False) -> TaskSnapshot:
+        self.trigger(number, full=full)
         await until(lambda: self.acknowledged(number) is not None)
         await until(lambda: (ATTEMPT, number) not in self.snapshots._running)
         return cast(TaskSnapshot, self.acknowledged(number))

@@ -39,6 +39,22 @@ async def test_what_a_confirmed_checkpoint_holds_is_not_uploaded_again(tmp_path:
         assert await world.restored(third) == world.session.files
 
 
+async def test_a_full_checkpoint_needs_no_file_of_an_earlier_one(tmp_path: Path) -> None:
+    """Everything is uploaded anew. The coordinator is told to keep these copies, and later ones use them (C12)."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one", "offsets/0": b"first"}
+        await world.confirmed(1)
+        full = await world.take(2, full=True)
+        assert full.bytes_uploaded == full.bytes_full == 8
+        assert {file.handle.file for file in full.files} == set(full.physical_files) == set(full.rewritten)
+        await world.complete(2)
+        world.subsume(full)
+        assert await world.restored(full) == world.session.files
+        world.session.files |= {state(3): b"three"}
+        third = await world.confirmed(3)
+        assert third.bytes_uploaded == 5
+
+
 async def test_a_file_that_changed_under_its_name_is_uploaded(tmp_path: Path) -> None:
     """The file has the same length. A restored attempt writes its logs and descriptions anew (C12)."""
     async with running(tmp_path) as world:
