@@ -55,6 +55,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     secrets_directory: str = ""  # of secrets that jobs name; empty: none
     run_as: str = ""  # the user that runs the child; empty: that of the supervisor
     printed: str = ""  # the file for what the child prints, which the supervisor opens; empty: in `log_directory`
+    stepped: bool = False  # queries advance when they are told, for tests of jobs (`StepTask`)
 
     @property
     def output(self) -> Path:
@@ -285,6 +286,25 @@ class Pong(Message, frozen=True):
 
 class Ping(Request[Pong], frozen=True):
     """Ask whether the child's loop and its JVM respond. Without an answer, one of them hangs."""
+
+
+class TaskStepped(Message, frozen=True):
+    """The query has nothing more to do. `watermark_ms`: its event time; 0: it has none yet."""
+
+    watermark_ms: int = 0
+
+
+class StepTask(Request[TaskStepped], frozen=True):
+    """Let a query of a session for tests (`minflinkd.testing`) advance, until it has nothing more to do.
+
+    Everything in here becomes visible to the query at once, between two micro-batches. Not idempotent: files are moved.
+    A query that runs micro-batches without input for ever (timers in processing time) never answers.
+    """
+
+    attempt_id: AttemptId
+    files: tuple[tuple[str, str], ...] = ()  # input: from where to where it is moved
+    watermark_ms: int | None = None  # event time is at least this from now on
+    clock_ms: int | None = None  # the time of day, for this step and all after it until another is set
 
 
 # --- to the supervisor -------------------------------------------------------------------------------------------

@@ -34,10 +34,12 @@ from minflinkd.taskmanager.child.protocol import (
     Pong,
     RunTask,
     SnapshotTaken,
+    StepTask,
     StopTask,
     TakeSnapshot,
     TaskFailed,
     TaskRunning,
+    TaskStepped,
     TaskStopped,
     TaskUnloaded,
     TellCollected,
@@ -54,6 +56,7 @@ from minflinkd.taskmanager.session.query.building import build as build_task
 from minflinkd.taskmanager.session.query.ending import Ending
 from minflinkd.taskmanager.session.query.running import Events, RunningQuery
 from minflinkd.taskmanager.session.query.starting import start
+from minflinkd.taskmanager.session.query.stepping import step
 from minflinkd.taskmanager.session.query.stopped import StoppedQuery
 from minflinkd.taskmanager.session.restore import continuation
 from minflinkd.taskmanager.session.restore.continuation import Standing
@@ -128,6 +131,8 @@ class SessionChild(Component):
         self.mailbox.on(TellCollected, self._tell_collected)
         self.mailbox.on(AnalyzeTasks, self._analyze)
         self.mailbox.on(Ping, self._ping)
+        if engine.session.config.stepped:
+            self.mailbox.on(StepTask, self._step)
 
     def _blocking(self, work: Callable[[], R]) -> asyncio.Future[R]:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -266,6 +271,10 @@ class SessionChild(Component):
             attempt.ends = True
             self._threads.submit(query.run_to_end)
         return Done()
+
+    async def _step(self, request: StepTask) -> TaskStepped:
+        query = self._attempt(request.attempt_id).query
+        return await self._blocking(lambda: step(self._engine.session, query, request))
 
     async def _confirm(self, request: ConfirmCheckpoint) -> Done:
         query = self._attempt(request.attempt_id).query

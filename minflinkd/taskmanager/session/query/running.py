@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -75,7 +76,7 @@ class RunningQuery:
         self._request = built.request
         self._plan = built.plan
         self._channels = built.channels
-        self._checkpoint = built.start.checkpoint
+        self.checkpoint = built.start.checkpoint
         self._events = events
         self._ending = ending
         self._gate = Gate(built.engine.stores)
@@ -87,7 +88,7 @@ class RunningQuery:
         self._progress = Progress(events.batch_finished, self._backpressure)
         self._look_at = 0.0  # monotonic
         self._snapshots = Snapshotter(
-            self._checkpoint, built.plan.operators, built.channels, built.sinks.ledgers, ending.over.is_set
+            self.checkpoint, built.plan.operators, built.channels, built.sinks.ledgers, ending.over.is_set
         )
         output = built.request.output
         self.batches = MicroBatches(
@@ -98,7 +99,7 @@ class RunningQuery:
             max_backlog=output.max_backlog if output is not None else 0,
             space=DiskSpace(written_to(built.request.directory, built.plan.sinks), built.request.min_free),
             watermarks=Watermarks(built.engine.session, built.plan.watermarks, stateful=built.plan.keeps_state),
-            checkpoint=self._checkpoint,
+            checkpoint=self.checkpoint,
             progress=self._progress,
             backpressure=self._backpressure,
             stopping=ending.over,
@@ -118,7 +119,7 @@ class RunningQuery:
         steady_plans.hold(self._plan.spark, stateful=self._plan.keeps_state)
         writer = (
             self._built.frame.writeStream.outputMode(self._plan.output_mode.value)
-            .option("checkpointLocation", str(self._checkpoint))
+            .option("checkpointLocation", str(self.checkpoint))
             .trigger(processingTime=f"{round(job.trigger_interval * 1000)} milliseconds")
         )
         self._engine.callback.attach(writer)
@@ -129,6 +130,11 @@ class RunningQuery:
     def continues(self) -> bool:
         """Whether it runs in the directory and the open state stores of the attempt before it."""
         return self._built.start.continues
+
+    @property
+    def execution(self) -> Any:
+        """Spark's MicroBatchExecution of the present run. Raises QueryEnded if there is none."""
+        return self._gate.run().execution
 
     # --- until the query ends ------------------------------------------------------------------------------------
 
@@ -191,7 +197,7 @@ class RunningQuery:
         """Run a bounded task to the end of its input. If the query fails, `watch` reports it, on its own thread."""
         self._bounded = True
         try:
-            self._run_empty_batch()
+            self.run_empty_batch()
             run = self._gate.run()
             exchanges = frozenset(self._plan.exchanges)
             ended = bounded.run_to_end(self._engine.session, run.java, exchanges, self._channels.all_ended)
@@ -202,7 +208,7 @@ class RunningQuery:
         except Exception as error:
             self._unforeseen(error)
 
-    def _run_empty_batch(self) -> None:
+    def run_empty_batch(self) -> None:
         """Make a restored query without new input run an empty micro-batch, so that its windows can fire.
 
         A task that reads an exchange runs one anyway, when the exchange ends.
@@ -216,7 +222,7 @@ class RunningQuery:
         if not self._ending.close():  # before the query ends: otherwise `watch` would take its end for a failure
             return
         park = self._park if self.continues else lambda: None  # otherwise no store is open before a first micro-batch
-        if bounded.end_for_empty_batch(self._engine.session, run.execution, self._checkpoint, park):
+        if bounded.end_for_empty_batch(self._engine.session, run.execution, self.checkpoint, park):
             run.java.stop()
             self._ending.await_reopened()
         else:
@@ -231,7 +237,7 @@ class RunningQuery:
         """Add a hint that names the files and offsets of the micro-batch, if a record may have caused the error."""
         if error.hint or error.kind is not Kind.JOB:
             return error
-        return msgspec.structs.replace(error, hint=failed_input(self._checkpoint, self._plan.operators))
+        return msgspec.structs.replace(error, hint=failed_input(self.checkpoint, self._plan.operators))
 
     def _unforeseen(self, error: Exception) -> None:
         """Report that the query can no longer be followed, unless a better explanation comes first.
@@ -320,7 +326,7 @@ class RunningQuery:
             checkpoint_id=cut,
             batch_id=self._channels.published,
             run_id=self._parked,
-            checkpoint=self._checkpoint,
+            checkpoint=self.checkpoint,
         )
 
     # --- snapshots -----------------------------------------------------------------------------------------------
