@@ -11,7 +11,6 @@ from uuid import uuid4
 
 from minflinkd.jobgraph import api
 from minflinkd.jobgraph.document import JobDocument
-from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.units import Duration
@@ -147,7 +146,7 @@ class JobUnderTest:
             self._world.replace(
                 old, new, allow_non_restored=allow_non_restored_state, allow_changed=allow_changed_state
             )
-        except InvalidJobGraph:
+        except BaseException:
             new.close()
             raise
         self._version = new

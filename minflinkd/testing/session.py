@@ -7,6 +7,7 @@ the thread lives as long as the session, because the kernel ends the child with 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import TimeoutError as NotInTime
@@ -26,6 +27,7 @@ R = TypeVar("R")
 SLOTS = 2
 _CLOSE_TIMEOUT = 30.0  # seconds
 _LAST_WORDS = 30  # lines of the session's log that are shown if it does not start
+_SCRATCH = ("session", "attempts", "snapshots", "described", "rows")
 _CAUSE = 15.0  # seconds until a failed query has said why; it takes much less
 
 # State is small and a test is short: what keeps a long-lived session tidy need not run while a test waits.
@@ -63,6 +65,7 @@ class LocalSession:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="minflinkd test session", daemon=True)
         self._child: SessionProcess | None = None
+        self._hangs = False
         self._ready: asyncio.Future[None] | None = None
         self._lost: asyncio.Future[None] | None = None
         self._failed: dict[AttemptId, asyncio.Future[ErrorInfo]] = {}
@@ -82,8 +85,22 @@ class LocalSession:
             self.close()
             raise
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the session has ended or hangs. Jobs that ran in it are gone."""
+        return self._hangs or (self._lost is not None and self._lost.done())
+
+    def revive(self) -> None:
+        """Start another session if this one is lost: a job has ended its process, or never comes back."""
+        if self.is_lost:
+            self.call(self._stop(), timeout=_CLOSE_TIMEOUT)
+            self._failed.clear()
+            self._ended.clear()
+            self._hangs = False
+            self.call(self._start())
+
     def close(self) -> None:
-        """End the session and all that it runs. Idempotent."""
+        """End the session and all that it runs. Its log stays. Idempotent."""
         if not self._thread.is_alive():
             return
         try:
@@ -91,6 +108,8 @@ class LocalSession:
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_CLOSE_TIMEOUT)
+            for name in _SCRATCH:
+                shutil.rmtree(self.directory / name, ignore_errors=True)
 
     def call(self, work: Coroutine[Any, Any, R], timeout: float | None = None) -> R:
         """Run a coroutine on the session's loop, and return its result. Raises NoSession if it takes too long."""
@@ -100,6 +119,7 @@ class LocalSession:
             return future.result(limit)
         except NotInTime:
             future.cancel()
+            self._hangs = True
             raise NoSession(f"the session did not answer within {limit:g} s", hint=f"its log: {self.log}") from None
 
     # --- on the loop -----------------------------------------------------------------------------------------------
@@ -124,13 +144,18 @@ class LocalSession:
         asked = asyncio.ensure_future(self.ask(request))
         both: set[asyncio.Future[Any]] = {asked, failed}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if not asked.done() or asked.exception() is not None:
-            await asyncio.wait({failed}, timeout=_CAUSE if asked.done() else 0)
+        if asked.done() and self._has_a_cause(asked.exception()):
+            await asyncio.wait({failed}, timeout=_CAUSE)
         if failed.done():
             asked.cancel()
             await asyncio.wait({asked})
             raise as_error(failed.result())
         return asked.result()
+
+    def _has_a_cause(self, error: BaseException | None) -> bool:
+        """Whether a request failed since the query has ended. Then the query's own error says why, a moment later."""
+        ended = isinstance(error, RemoteError) and error.info().consequence is Consequence.RETRYABLE
+        return ended and not self.is_lost
 
     async def input_ended(self, attempt: AttemptId) -> None:
         """Wait until the attempt has processed all its input. Raises RemoteError if its query fails."""

@@ -39,7 +39,7 @@ class StartJob:
         micro-batch. `parallelism`: of all tasks.
         `schemas`: by source, the columns in the form of a job file, if the source's own cannot be known without the
         outside world. `watermarks`: by source, column and delay, if the source's function sets the watermark.
-        `views`: vertices between sources and sinks whose rows the test reads after a `hot_restart` or a `kill`.
+        `views`: vertices between sources and sinks whose rows the test reads after a `hot_restart`.
         `clock`: the time of day at which the job starts, for `current_timestamp()`; by default the real one.
 
         Raises InvalidJobGraph with every fault, as `minflinkd check` reports them.
@@ -52,6 +52,7 @@ class StartJob:
             parallelism=parallelism,
             clock=clock,
         )
+        self._session.revive()
         document = document_of(job, self._base).with_params(params or {})
         directory = Path(tempfile.mkdtemp(prefix="job-", dir=self._session.directory))
         started = JobUnderTest.start(self._session, document, setting, directory, inputs or {})

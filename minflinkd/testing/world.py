@@ -20,6 +20,7 @@ from minflinkd.testing.session import LocalSession
 from minflinkd.testing.version import Version
 
 MAIN = ""  # the job itself, among the views
+_FINISHED = "it has finished"
 
 
 class NotRunning(RuntimeError):
@@ -150,7 +151,7 @@ class World:
         """Raises NotRunning, RemoteError."""
         self._require_running()
         self._session.call(self._finish())
-        self._not_running = "it has finished"
+        self._not_running = _FINISHED
 
     async def _finish(self) -> None:
         for strand in self._strands.values():
@@ -163,8 +164,12 @@ class World:
 
     def kill(self) -> None:
         """Idempotent."""
-        self._session.call(self._stop())
+        self._end()
         self._not_running = "it was killed"
+
+    def _end(self) -> None:
+        if not self._session.is_lost:
+            self._session.call(self._stop())
 
     async def _stop(self) -> None:
         for strand in self._strands.values():
@@ -173,12 +178,13 @@ class World:
 
     def restore(self, version: Version) -> None:
         """Start all from the last checkpoint, and let pass again what came after it. Raises RemoteError."""
+        self._session.revive()
         self._session.call(self._restore(version))
 
     async def _restore(
         self, version: Version, runs: Mapping[str, Run] | None = None, *, allow: bool = False, meaning: bool = False
     ) -> None:
-        again = self._feed.past[self._covered :]
+        again, self._not_running = self._feed.past[self._covered :], "it did not start"
         for name, strand in self._strands.items():
             feed.taken_back(again, strand.homes(version.ddl))
             run = runs[name] if runs is not None else self._made(version, name)
@@ -192,15 +198,19 @@ class World:
 
     def replace(self, old: Version, new: Version, *, allow_non_restored: bool, allow_changed: bool) -> None:
         """Replace the version. Raises InvalidJobGraph, with the job as it was, and RemoteError."""
-        if self._not_running == "it has finished":
+        if self._not_running == _FINISHED:
             self._require_running()
         if not self._not_running:
             self.checkpoint()
         kept = {name: s for name, s in self._strands.items() if name == MAIN or _has(new.graph, name)}
         runs = self._session.call(self._compared(old, new, kept, allow_non_restored, allow_changed))
-        self._session.call(self._stop())
-        self._strands, self._restarted = kept, True
-        self._session.call(self._restore(new, runs, allow=allow_non_restored, meaning=not allow_changed))
+        self._end()
+        before, self._strands, restarted, self._restarted = self._strands, kept, self._restarted, True
+        try:
+            self._session.call(self._restore(new, runs, allow=allow_non_restored, meaning=not allow_changed))
+        except MinflinkError:  # as in production, the version before comes back: with `restore`
+            self._strands, self._restarted = before, restarted
+            raise
 
     async def _compared(
         self, old: Version, new: Version, kept: Mapping[str, _Strand], allow_non_restored: bool, allow_changed: bool
@@ -252,11 +262,9 @@ class World:
 
     def _view_later(self, version: Version, vertex: str) -> None:
         """Open a view that begins now, and let it see all that has passed."""
-        if self._not_running or self._restarted:
-            why = self._not_running or "another version has read a part of the input"
-            raise NotRunning(
-                f"the rows of {vertex} cannot be had any more: {why}. Start the job with views=[{vertex!r}]"
-            )
+        if self._restarted:
+            hint = f"start the job with views=[{vertex!r}]"
+            raise NotRunning(f"the rows of {vertex} cannot be had any more, a version before has read some: {hint}")
         self._add_view(version, vertex)
         try:
             self._session.call(self._catch_up(version, vertex))
@@ -272,11 +280,16 @@ class World:
         assert strand.run is not None
         for given in self._feed.past[: self._covered]:
             await self._one(strand, given)
+        if self._not_running == _FINISHED:
+            await strand.run.drain()
         if self._number:  # as if it had been there at the checkpoint
             strand.cuts = await strand.run.cut(self._number)
             await strand.run.confirm(self._number)
             sink = graphs.view_sink(vertex)
             strand.committed[sink] = covered(strand.cuts, sink)
+        if self._not_running:
+            await strand.run.stop()
+            return
         for given in self._feed.past[self._covered :]:
             await self._one(strand, given)
 
@@ -284,11 +297,11 @@ class World:
 
     def _require_running(self) -> None:
         if self._not_running:
-            hint = "" if self._not_running == "it has finished" else ": restore() starts it again"
+            hint = "" if self._not_running == _FINISHED else ": restore() starts it again"
             raise NotRunning(f"the job does not run, {self._not_running}{hint}")
 
     def close(self) -> None:
-        self._session.call(self._stop())
+        self._end()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

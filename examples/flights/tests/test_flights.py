@@ -28,6 +28,7 @@ def test_an_hour_is_counted_once_the_watermark_has_passed_it(minflinkd_job: Star
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_flight_that_is_a_day_late_is_dropped(minflinkd_job: StartJob) -> None:
     """The watermark allows one day: a flight of two days before finds its hour written already."""
     job = minflinkd_job(JOB, inputs={"flights": [flight("2026-01-01T10:05"), flight("2026-01-03T12:00")]})

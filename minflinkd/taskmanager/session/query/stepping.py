@@ -41,6 +41,7 @@ def _step(session: Session, query: RunningQuery, request: StepTask) -> TaskStepp
     query.execution.processAllAvailable()  # until then it may not have read where it starts
     if request.watermark_ms is not None:
         query.run_empty_batch()  # otherwise a restored query fires nothing before its next rows
+        query.execution.processAllAvailable()
     execution = query.execution
     with bounded.between_batches(session, execution) as forget:
         for staged, name in request.files:
