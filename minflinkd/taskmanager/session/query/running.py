@@ -163,6 +163,9 @@ class RunningQuery:
                 if run.java.awaitTermination(round(_WATCH * 1000)):
                     return run
             if not run.java.isActive():
+                # Its state says so before Spark has taken it off its list, and until then it cannot be opened again.
+                with suppress(PySparkException, Py4JError):
+                    run.java.awaitTermination(round(_LAST_WORD * 1000))
                 return run
             self._report(run)
             self.batches.look_at_exchanges()
