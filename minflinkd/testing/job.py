@@ -74,8 +74,9 @@ class JobUnderTest:
     def process(self) -> None:
         """Let the job process what it was fed, until it has nothing more to do.
 
-        Raises RemoteError if the job fails, with the traceback of its code.
+        Raises RemoteError if the job fails, with the traceback of its code, and NotRunning if it has ended.
         """
+        self._world.require_running()
         for batches in self._feed.rounds():
             self._world.advance(Given(batches, clock_ms=self._clock_ms))
 
@@ -88,7 +89,7 @@ class JobUnderTest:
         self._world.advance(Given(watermark_ms=_ms(to, "to"), clock_ms=self._clock_ms))
 
     def advance_clock(self, *, by: float | str | datetime.timedelta | None = None, to: Time | None = None) -> None:
-        """Set the time of day that the next micro-batches see in `current_timestamp()`.
+        """Set the time of day that the next micro-batches see in `current_timestamp()`, and let timers fire.
 
         `by`: seconds, or a duration such as `10 min`; the job must have been started with `clock`. What was fed before
         is processed first, at the time before.
@@ -96,14 +97,14 @@ class JobUnderTest:
         self.process()
         if (by is None) == (to is None):
             raise ValueError("name either `by` or `to`")
-        if to is not None:
+        if by is not None:
+            if self._clock_ms is None:
+                raise ValueError("the job runs by the real clock: start it with clock=..., or name `to`")
+            seconds = by.total_seconds() if isinstance(by, datetime.timedelta) else float(Duration.parse(by))
+            self._clock_ms += round(seconds * 1000)
+        elif to is not None:
             self._clock_ms = _ms(to, "to")
-            return
-        if self._clock_ms is None:
-            raise ValueError("the job runs by the real clock: start it with clock=..., or name `to`")
-        assert by is not None
-        seconds = by.total_seconds() if isinstance(by, datetime.timedelta) else float(Duration.parse(by))
-        self._clock_ms += round(seconds * 1000)
+        self._world.advance(Given(clock_ms=self._clock_ms))
 
     def checkpoint(self) -> int:
         """Process what was fed, take a checkpoint, and commit what it covers. Returns its number."""

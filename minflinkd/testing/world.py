@@ -59,6 +59,12 @@ class World:
     def is_running(self) -> bool:
         return not self._not_running
 
+    def require_running(self) -> None:
+        """Raises NotRunning."""
+        if self._not_running:
+            hint = "" if self._not_running == _FINISHED else ": restore() starts it again"
+            raise NotRunning(f"the job does not run, {self._not_running}{hint}")
+
     @property
     def watermark_ms(self) -> int:
         run = self._strands[MAIN].run
@@ -98,7 +104,7 @@ class World:
 
     def advance(self, given: Given) -> None:
         """Let one more moment pass. Raises NotRunning, and RemoteError if a query fails."""
-        self._require_running()
+        self.require_running()
         self._feed.past.append(given)
         self._session.call(self._all(given))
 
@@ -128,7 +134,7 @@ class World:
 
     def checkpoint(self) -> int:
         """Take a checkpoint and commit it. Returns its number. Raises NotRunning, RemoteError."""
-        self._require_running()
+        self.require_running()
         self._session.call(self._checkpoint())
         return self._number
 
@@ -149,7 +155,7 @@ class World:
 
     def finish(self) -> None:
         """Raises NotRunning, RemoteError."""
-        self._require_running()
+        self.require_running()
         self._session.call(self._finish())
         self._not_running = _FINISHED
 
@@ -199,7 +205,7 @@ class World:
     def replace(self, old: Version, new: Version, *, allow_non_restored: bool, allow_changed: bool) -> None:
         """Replace the version. Raises InvalidJobGraph, with the job as it was, and RemoteError."""
         if self._not_running == _FINISHED:
-            self._require_running()
+            self.require_running()
         if not self._not_running:
             self.checkpoint()
         kept = {name: s for name, s in self._strands.items() if name == MAIN or _has(new.graph, name)}
@@ -294,11 +300,6 @@ class World:
             await self._one(strand, given)
 
     # -------------------------------------------------------------------------------------------------------------
-
-    def _require_running(self) -> None:
-        if self._not_running:
-            hint = "" if self._not_running == _FINISHED else ": restore() starts it again"
-            raise NotRunning(f"the job does not run, {self._not_running}{hint}")
 
     def close(self) -> None:
         self._end()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 
 def test_the_plugin_imports_nothing_heavy_until_it_is_used() -> None:
@@ -24,6 +26,12 @@ def test_the_plugin_imports_nothing_heavy_until_it_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_package_names_the_plugin_to_pytest() -> None:
+    """A project that depends on minflinkd needs no conftest.py for it."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"minflinkd.testing.plugin": "minflinkd.testing.plugin"}
 
 
 def test_all_public_names_can_be_imported() -> None:

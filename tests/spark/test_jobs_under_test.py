@@ -28,6 +28,23 @@ def careful(inputs, params):
 
     return inputs["numbers"].withColumn("inverse", udf(inverse, "long")("n"))
 
+def quiet(inputs, params):
+    import pandas as pd
+    from pyspark.sql.streaming.state import GroupStateTimeout
+
+    def by_key(key, batches, state):
+        if state.hasTimedOut:
+            state.remove()
+            yield pd.DataFrame({"n": [key[0]]})
+        else:
+            for _ in batches:
+                pass
+            state.update((1,))
+            state.setTimeoutDuration(60_000)
+
+    timeout = GroupStateTimeout.ProcessingTimeTimeout
+    return inputs["numbers"].groupBy("n").applyInPandasWithState(by_key, "n LONG", "seen LONG", "append", timeout)
+
 def shown(batch, epoch):
     raise RuntimeError("a sink is never called")
 """
@@ -81,6 +98,23 @@ def test_a_lost_session_is_replaced(minflinkd_job: StartJob, tmp_path: Path) -> 
     other.feed("numbers", {"n": 4})
     other.process()
     other.assert_rows("out", [{"inverse": 4}, {"inverse": 3}])
+
+
+def test_timers_in_processing_time_fire_by_the_clock_of_the_test(minflinkd_job: StartJob, tmp_path: Path) -> None:
+    """Spark never rests with such timers, so a step counts micro-batches without input."""
+    document = job(tmp_path)
+    document["vertices"]["inverses"]["python"] = "inverting:quiet"
+    under_test = minflinkd_job(document, clock="2026-01-01T00:00", inputs={"numbers": [{"n": 7}]})
+    under_test.advance_clock(by="50 s")
+    under_test.feed("numbers", {"n": 8})
+    under_test.process()
+    assert under_test.rows("out") == []
+    under_test.advance_clock(by="11 s")
+    assert under_test.rows("out") == [{"n": 7}]
+    under_test.checkpoint()
+    under_test.restore()
+    under_test.advance_clock(by="1 min")
+    assert under_test.rows("out") == [{"n": 7}, {"n": 8}]
 
 
 def test_rows_of_a_sink_that_is_at_least_once_are_seen_again_after_a_restart(

@@ -298,7 +298,6 @@ class StepTask(Request[TaskStepped], frozen=True):
     """Let a query of a session for tests (`minflinkd.testing`) advance, until it has nothing more to do.
 
     Everything in here becomes visible to the query at once, between two micro-batches. Not idempotent: files are moved.
-    A query that runs micro-batches without input for ever (timers in processing time) never answers.
     """
 
     attempt_id: AttemptId

@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,7 @@ class RunningQuery:
         self._backpressure = Backpressure()
         self._progress = Progress(events.batch_finished, self._backpressure)
         self._look_at = 0.0  # monotonic
+        self.resting: Future[None] | None = None  # in tests of jobs, see `stepping`
         self._snapshots = Snapshotter(
             self.checkpoint, built.plan.operators, built.channels, built.sinks.ledgers, ending.over.is_set
         )
