@@ -29,7 +29,7 @@ from minflinkd.taskmanager.session.spark.session import Session
 from minflinkd.taskmanager.session.state import snapshot
 
 _STREAM = "org.apache.spark.sql.execution.streaming.runtime.StreamExecution"
-_EMPTY = 5  # micro-batches without input in a row; only a query that never rests runs so many
+_EMPTY = 3  # micro-batches without input in a row; only a query that never rests runs so many
 _PAUSE = 0.002  # seconds between two looks whether the query is idle
 _IDLE_PATIENCE = 30.0  # seconds; it takes milliseconds
 
