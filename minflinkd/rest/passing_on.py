@@ -24,6 +24,7 @@ PASSED_ON = "Minflinkd-Passed-On"  # header: another daemon has forwarded this, 
 ON_BEHALF_OF = "Minflinkd-On-Behalf-Of"  # header: for whom, if only that daemon can see it; see `Access.vouch`
 CONNECT_TIMEOUT = 5.0  # seconds
 ANSWER_TIMEOUT = 660.0  # seconds without a byte from the leader; a sweep of orphans may take 600
+EVENTS = "/events"  # how the path of a stream ends
 LOOK = 0.5  # seconds between two checks whether another daemon leads
 
 _HOP_BY_HOP = frozenset(
@@ -73,6 +74,7 @@ class LeaderProxy(Component):
         self._tls = tls
         self._clock = SystemClock()
         self._under_way = 0
+        self._streams = 0  # of those: answers that do not end must leave room for others
         self._session: aiohttp.ClientSession | None = None
 
     async def _start(self) -> None:
@@ -100,16 +102,20 @@ class LeaderProxy(Component):
 
         Raises ConnectionError if the answer breaks off, so that the client does not take a part for the whole answer.
         """
-        if self._under_way >= self._at_once:
+        stream = request.path.endswith(EVENTS)
+        if self._under_way >= self._at_once or (stream and self._streams >= self._at_once // 2):
+            what = f"{self._streams} event streams" if stream else f"{self._under_way} requests"
             raise Overloaded(
-                f"{self._under_way} requests are being forwarded to the leader, which is the limit",
+                f"{what} are being forwarded to the leader, which is the limit",
                 hint=f"try again in a moment, or ask the leader itself at {leader}",
             )
         self._under_way += 1
+        self._streams += stream
         try:
             return await self._passed_on(request, leader, vouched or {})
         finally:
             self._under_way -= 1
+            self._streams -= stream
 
     async def _passed_on(self, request: web.Request, leader: str, vouched: Mapping[str, str]) -> web.StreamResponse:
         begun = asyncio.Event()  # set when the client may have a part of the answer

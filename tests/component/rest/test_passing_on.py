@@ -503,3 +503,34 @@ async def test_a_standby_asks_for_a_token_for_its_own_metrics(known: Known) -> N
         ):
             async with http.get(path, headers=headers) as response:
                 assert response.status == status, path
+
+
+async def test_event_streams_leave_room_for_other_requests(known: Known, leader: Leader) -> None:
+    """A stream is passed on as it comes, and takes its place for as long as somebody listens (E16, E45)."""
+    said = asyncio.Event()
+
+    async def tell(request: web.Request) -> web.StreamResponse:
+        if not request.path.endswith("/events"):
+            return await leader.echo(request)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: 1\n\n")
+        await said.wait()
+        await response.write(b"data: 2\n\n")
+        return response
+
+    leader.answer = tell
+    async with (
+        standby(known, at_once=2) as url,
+        aiohttp.ClientSession(url) as session,
+        session.get("/events", headers={"Last-Event-ID": "x.-7"}) as stream,
+    ):
+        assert await stream.content.readline() == b"data: 1\n"
+        assert leader.requests[-1].headers["Last-Event-ID"] == "x.-7"
+        async with session.get("/jobs/1/events") as answer:
+            assert answer.status == 503
+            assert "1 event streams are being forwarded" in (await answer.json())["errors"][0]
+        async with session.get("/overview") as answer:
+            assert answer.status == 200
+        said.set()
+        assert (await stream.read()).endswith(b"data: 2\n\n")
