@@ -222,6 +222,7 @@ class Daemon(Component):
                 config_items=lambda: [(item.key, item.value) for item in self.config.as_items()],
                 blob_url=lambda: self.blobs.url,
                 standing=self._standing,
+                directories=(self.state_directory,),
             ),
             entrance=Entrance(access=self._door.access, audit=audit),
             metrics=self.metrics,

@@ -49,6 +49,7 @@ GROUPS = {
         "checkpoints": Lazy("checkpoints:checkpoints", "Show a job's checkpoints."),
     },
     "The cluster": {
+        "doctor": Lazy("doctor:doctor", "Say what limits or ails a job, the cluster or this machine."),
         "taskmanagers": Lazy("taskmanagers:taskmanagers", "List the TaskManagers and who holds their slots."),
         "upgrade": Lazy("upgrade:upgrade", "Replace TaskManagers of another version, one by one."),
         "quotas": Lazy("quotas:quotas", "Show what users have, beside what they may have."),

@@ -60,4 +60,8 @@ def overview(state: Resources, wall_ms: Callable[[float], int]) -> m.ResourceOve
         ),
         lost=state.lost,
         pending_needs=len(state.unserved()),
+        losses=tuple(
+            m.TaskManagerLoss(resource_id=loss.resource_id, at_ms=wall_ms(loss.at), reason=loss.reason)
+            for loss in state.losses
+        ),
     )

@@ -13,7 +13,7 @@ from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.placement import covered, least, place, recovering
 from minflinkd.resourcemanager.provisioning import hangs, starts_wanted, surplus, to_renew
 from minflinkd.resourcemanager.reservations import follow, overdue, reserve
-from minflinkd.resourcemanager.state import JobNeeds, Past, Resources, Returned, Starts, Wish
+from minflinkd.resourcemanager.state import KEPT_LOSSES, JobNeeds, Loss, Past, Resources, Returned, Starts, Wish
 from minflinkd.resourcemanager.step import Setting, Step
 from minflinkd.resourcemanager.task_managers import SlotState, TaskManager, TaskManagerState
 from minflinkd.rpc.messages import (
@@ -273,7 +273,8 @@ def _lose(this: Step, tm: TaskManager, reason: str) -> None:
     if tm.state is TaskManagerState.STOPPING:
         return
     if tm.registered:
-        this.set(lost=this.state.lost + 1)
+        losses = (Loss(resource_id, now, reason), *this.state.losses)[:KEPT_LOSSES]
+        this.set(lost=this.state.lost + 1, losses=losses)
     if not tm.was_ready and not tm.standalone:
         failed = this.state.starts.failed + 1
         pause = min(FIRST_BACKOFF * 2 ** min(failed - 1, 10), LONGEST_BACKOFF)

@@ -94,6 +94,18 @@ class Wish:
     libraries: tuple[Library, ...] = ()
 
 
+KEPT_LOSSES = 5  # that are shown
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A registered TaskManager that was lost. `at` is in seconds of the injected clock."""
+
+    resource_id: ResourceId
+    at: float
+    reason: str
+
+
 @dataclass(frozen=True)
 class Starts:
     """How recent starts went."""
@@ -111,6 +123,7 @@ class Resources:
     wishes: Mapping[str, Wish] = field(default_factory=dict)
     starts: Starts = Starts()
     lost: int = 0
+    losses: tuple[Loss, ...] = ()  # the last ones, newest first
     arrivals: int = 0  # jobs so far
     recovering_until: float = 0.0  # TaskManagers of an earlier ResourceManager should register before this time
     unended: frozenset[JobId] = frozenset()  # jobs that have declared needs or were listed, and have not ended for good

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from aiohttp import web
 
@@ -42,6 +43,7 @@ class About:
     config_items: Callable[[], Iterable[tuple[str, str]]]
     blob_url: Callable[[], str]
     standing: Standings = Standing
+    directories: tuple[Path, ...] = ()  # that the daemon writes to
 
 
 class ClusterRoutes:

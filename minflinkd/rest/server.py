@@ -23,6 +23,7 @@ from minflinkd.rest.blobs import BlobListing, ListedBlobs
 from minflinkd.rest.checkpoints import CheckpointRoutes
 from minflinkd.rest.cluster import About, ClusterRoutes
 from minflinkd.rest.declared import declare
+from minflinkd.rest.diagnosis import DiagnosisRoutes
 from minflinkd.rest.ended_logs import EndedLogs
 from minflinkd.rest.ending import Ending
 from minflinkd.rest.error_form import error_response
@@ -155,6 +156,7 @@ class RestServer(Component):
             SavepointRoutes(backend, limits=limits, ids=ids),
             VerificationRoutes(backend, limits=limits, ids=ids),
             OrphanRoutes(backend),
+            DiagnosisRoutes(backend, about.directories),
             TaskManagerRoutes(backend),
             LogRoutes(backend, self._log_copies, EndedLogs(logs.ended)),
             HealthRoutes(backend, metrics, listed),

@@ -1,9 +1,11 @@
-"""Metrics of a TaskManager: the physical files with its tasks' state (F6, F10), and its requests to storages (S6)."""
+"""Metrics of a TaskManager: its disk, the files with its tasks' state (F6, F10), and requests to storages (S6)."""
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from minflinkd.filemerging.compaction import FileUse, space_use
 from minflinkd.storage.recording import StorageStatistics
@@ -28,6 +30,15 @@ def merging_metrics(attempts: Iterable[Attempt], new: int, rewritten: int) -> di
         "merging.bytes_new": float(new),
         "merging.bytes_rewritten": float(rewritten),
     }
+
+
+def disk_metrics(directory: Path) -> dict[str, float]:
+    """Return the space of the file system with the tasks' state; nothing if it is not there yet."""
+    try:
+        found = shutil.disk_usage(directory)
+    except OSError:
+        return {}
+    return {"disk.free_bytes": float(found.free), "disk.total_bytes": float(found.total)}
 
 
 def storage_metrics(statistics: Mapping[str, StorageStatistics]) -> dict[str, float]:

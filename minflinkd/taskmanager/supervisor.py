@@ -43,7 +43,7 @@ from minflinkd.taskmanager.exchange.access import data_token
 from minflinkd.taskmanager.exchange.endpoint import DataEndpoint
 from minflinkd.taskmanager.exchange.mirrors import Mirrors
 from minflinkd.taskmanager.logs import Logs
-from minflinkd.taskmanager.metrics import storage_metrics
+from minflinkd.taskmanager.metrics import disk_metrics, storage_metrics
 from minflinkd.taskmanager.settings import TaskManagerSettings, read_secret, tls_of
 from minflinkd.taskmanager.slots.core import TaskManagerCore, TaskManagerOptions
 from minflinkd.taskmanager.slots.state import SlotOptions
@@ -264,4 +264,11 @@ class TaskManager(Component):
         processes = process_metrics({"supervisor": os.getpid(), "session": child, "jvm": jvm})
         pids = {"session.pid": float(child or 0), "jvm.pid": float(jvm or 0)}
         requests = storage_metrics(self._storages.statistics())
-        return processes | pids | self._blobs.statistics().metrics() | requests | self.executor.merging_metrics()
+        return (
+            processes
+            | pids
+            | disk_metrics(Path(self.settings.state_directory))
+            | self._blobs.statistics().metrics()
+            | requests
+            | self.executor.merging_metrics()
+        )

@@ -32,6 +32,7 @@ _ARTIFACTS = (
 POSTGRES_DRIVER = HOME / "postgresql-driver-42.7.7"  # the JDBC driver
 KAFKA_CONNECTOR = HOME / "kafka-connector-4.2.0"  # Spark's connector
 KAFKA_BROKER = HOME / "kafka-broker-4.3.1"
+PROMETHEUS = HOME / "prometheus"  # the directory of `prometheus` and `promtool`
 _POSTGRES = Path("/usr/lib/postgresql")
 
 FLINK_VERSION = "2.3.0"
@@ -95,6 +96,27 @@ def systemd() -> None:
     """Boots the units under test in namespaces of their own."""
     need("systemd-nspawn", "systemd-container")
     need("dbus-daemon", "dbus")
+
+
+def prometheus() -> None:
+    """Unpack Debian's package instead of installing it, which would start a server."""
+    if (PROMETHEUS / "promtool").is_file():
+        return
+    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+        raise NotInstalled("promtool is missing, and there is no apt-get to fetch prometheus with")
+    draft = HOME / f"prometheus-{os.getpid()}.part"
+    try:
+        draft.mkdir(parents=True)
+        if os.geteuid() == 0:
+            run("apt-get", "update", "-qq")
+        run("apt-get", "download", "-qq", "prometheus", cwd=draft)
+        package = next(draft.glob("prometheus_*.deb"), None)
+        if package is None:
+            raise Failed("apt-get download has left no package")
+        run("dpkg-deb", "-x", str(package), str(draft / "root"))
+        _appear(draft / "root" / "usr" / "bin", PROMETHEUS)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def kafka() -> None:
@@ -188,6 +210,7 @@ SERVERS: dict[str, Callable[[], None]] = {
     "azurite": azurite,
     "hdfs": hdfs,
     "postgres": postgres,
+    "prometheus": prometheus,
     "kafka": kafka,
     "kafka-broker": kafka_broker,
     "sftp": sftp,
@@ -208,8 +231,8 @@ def need(command: str, package: str) -> None:
         raise NotInstalled(f"{command} is missing, also after the installation of {package}")
 
 
-def run(*argv: str, seconds: float = _TIMEOUT) -> None:
-    """Run a command for at most that long.
+def run(*argv: str, cwd: Path | None = None, seconds: float = _TIMEOUT) -> None:
+    """Run a command for at most that long, by default in HOME.
 
     Raises Failed with the last words of a command that fails, and NotInstalled if one has failed recently.
     """
@@ -219,7 +242,13 @@ def run(*argv: str, seconds: float = _TIMEOUT) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(
-            argv, cwd=HOME, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
+            argv,
+            cwd=cwd or HOME,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Failed(f"{argv[0]}: {error}") from error

@@ -28,6 +28,7 @@ _SAME: Final = {  # these parts are in the section of another one
     "": "cluster",
     "config": "cluster",
     "overview": "cluster",
+    "diagnosis": "cluster",
     "jobmanager": "cluster",
     "openapi.json": "cluster",
     "quotas": "cluster",

@@ -213,6 +213,14 @@ class StartingTaskManager(Message, frozen=True):
     since_ms: int
 
 
+class TaskManagerLoss(Message, frozen=True):
+    """A TaskManager that was registered and is gone, though nobody told it to end."""
+
+    resource_id: ResourceId
+    at_ms: int
+    reason: str
+
+
 class ResourceOverview(Message, frozen=True):
     task_managers: int
     slots_total: int
@@ -220,6 +228,7 @@ class ResourceOverview(Message, frozen=True):
     starting: tuple[StartingTaskManager, ...] = ()
     lost: int = 0
     pending_needs: int = 0
+    losses: tuple[TaskManagerLoss, ...] = ()  # the last ones of this ResourceManager, newest first
 
 
 class GetResourceOverview(Request[ResourceOverview], frozen=True):

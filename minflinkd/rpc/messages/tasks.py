@@ -98,6 +98,23 @@ class TaskState(StrEnum):
     FAILED = "FAILED"
 
 
+class BatchWork(Message, frozen=True):
+    """What the partitions of one slow micro-batch did. A sample: not every micro-batch is looked at.
+
+    Rows and times of `others` are means of the partitions beside the slowest one, of the stage that took longest.
+    """
+
+    batch_id: int
+    batch_ms: float
+    partitions: int = 0
+    longest_ms: float = 0.0
+    others_ms: float = 0.0
+    most_rows: int = 0
+    other_rows: float = 0.0
+    task_ms: float = 0.0  # of all partitions of all stages
+    python_ms: float = 0.0  # of these, in Python functions
+
+
 class TaskMetrics(Message, frozen=True):
     """Figures since the attempt began, unless noted otherwise."""
 
@@ -120,6 +137,15 @@ class TaskMetrics(Message, frozen=True):
     advanced: bool = False  # a source has moved since the attempt began, whether or not Spark counts its rows
     rows: RowCounts = NO_ROWS
     batch_phases: dict[str, float] = {}  # milliseconds of the last micro-batch, by Spark's names in `durationMs`
+    source_ms: float = 0.0  # of the last micro-batch: finding out what is new in the sources
+    commit_ms: float = 0.0  # of the last micro-batch: writing state, on average over the partitions
+    late_rows: int = 0  # dropped, because the watermark had passed them
+    newest_ms: int | None = None  # latest event time of the last micro-batch with rows
+    watermark_moved_ms: int | None = None  # time of day at which the watermark last moved
+    source_rows_ms: dict[str, int] = {}  # vertex -> time of day of the last micro-batch in which it delivered rows
+    batch_since_ms: int | None = None  # when the running micro-batch began, if that is long ago
+    waits_for_space: str = ""  # which disk is too full for another micro-batch; "": none
+    work: BatchWork | None = None
 
 
 class TaskStatus(Message, frozen=True):

@@ -22,6 +22,7 @@ class Output:
     replayable: bool  # as in TaskMetrics
     held: bool
     held_ms: float  # in total
+    space: str = ""  # which disk is too full, if that holds it
 
     def within(self, metrics: TaskMetrics) -> TaskMetrics:
         return msgspec.structs.replace(
@@ -30,6 +31,7 @@ class Output:
             replayable=self.replayable,
             backpressured=self.held,
             backpressured_ms=self.held_ms,
+            waits_for_space=self.space,
         )
 
 
@@ -41,16 +43,19 @@ class Backpressure:
         self._lock = threading.Lock()
         self._since: float | None = None
         self._before = 0.0  # seconds, without the current wait
+        self._space = ""
         self._told_at = -TELL_EVERY
 
-    def hold(self) -> None:
-        """Record that a micro-batch waits for a reader. Idempotent."""
+    def hold(self, space: str = "") -> None:
+        """Record that a micro-batch waits for a reader, or for `space` on a disk. Idempotent."""
         with self._lock:
+            self._space = space
             if self._since is None:
                 self._since = self._clock()
 
     def let_go(self) -> None:
         with self._lock:
+            self._space = ""
             if self._since is not None:
                 self._before += self._clock() - self._since
                 self._since = None
@@ -58,7 +63,9 @@ class Backpressure:
     def output(self, backlog: int, *, replayable: bool = False) -> Output:
         with self._lock:
             now = 0.0 if self._since is None else self._clock() - self._since
-            return Output(backlog, replayable, self._since is not None, round((self._before + now) * 1000, 1))
+            return Output(
+                backlog, replayable, self._since is not None, round((self._before + now) * 1000, 1), self._space
+            )
 
     def is_news(self, output: Output, told: TaskMetrics) -> bool:
         """Whether to report the output although no micro-batch has finished.
@@ -68,7 +75,8 @@ class Backpressure:
         """
         now = self._clock()
         differs = output.backlog != told.output_backlog and now - self._told_at >= TELL_EVERY
-        if output.held == told.backpressured and output.replayable == told.replayable and not differs:
+        same = output.held == told.backpressured and bool(output.space) == bool(told.waits_for_space)
+        if same and output.replayable == told.replayable and not differs:
             return False
         self._told_at = now
         return True

@@ -68,6 +68,7 @@ class MicroBatches:
         try:
             self.gate.run()  # wait for the state stores that are left to this run
             self._await_room()
+            self.progress.began()
             self._write(frame, epoch)
         except BaseException as error:  # user code may raise even SystemExit
             failure = batch_failure(error)
@@ -98,7 +99,7 @@ class MicroBatches:
                     log.warning("a task waits: a disk is nearly full", space=full)
                     self.channels.drop_consumed()
             if full or (self.exchange is not None and self.channels.backlog() > self.max_backlog):
-                self.backpressure.hold()
+                self.backpressure.hold(full)
             else:
                 self.backpressure.let_go()
                 if self.channels.begin():

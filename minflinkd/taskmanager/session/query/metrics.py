@@ -102,5 +102,44 @@ def with_advance(
     return msgspec.structs.replace(metrics, advanced=moved) if moved else metrics
 
 
+def with_times(
+    metrics: TaskMetrics, before: TaskMetrics, progress: dict[str, Any], rows: Mapping[str, int]
+) -> TaskMetrics:
+    """Return the metrics with what else the report of a micro-batch tells: where its time went, and when rows came.
+
+    `before`: the metrics without this report. `rows`: those that it read, by vertex.
+    """
+    spent = progress.get("durationMs") or {}
+    operators = progress.get("stateOperators") or []
+    at = _time_of_day(progress.get("timestamp"))
+    moved = metrics.watermark_moved_ms
+    if at is not None and metrics.watermark_ms != before.watermark_ms:
+        moved = at
+    came = {} if at is None else {vertex: at for vertex, count in rows.items() if count}
+    newest = _time_of_day((progress.get("eventTime") or {}).get("max"))
+    return msgspec.structs.replace(
+        metrics,
+        source_ms=float(spent.get("latestOffset", 0) + spent.get("getBatch", 0)),
+        commit_ms=sum(map(_mean_commit, operators)),
+        late_rows=metrics.late_rows + sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in operators),
+        newest_ms=metrics.newest_ms if newest is None else newest,
+        watermark_moved_ms=moved,
+        source_rows_ms=metrics.source_rows_ms | came,
+    )
+
+
+def _mean_commit(operator: dict[str, Any]) -> float:
+    """Spark adds the times of all partitions, which commit at the same time."""
+    return float(operator.get("commitTimeMs") or 0) / max(int(operator.get("numShufflePartitions") or 1), 1)
+
+
+def _time_of_day(text: Any) -> int | None:
+    """Return a time of a report in ms since 1970; None if there is none, or Python's range does not have it."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
 def with_output(metrics: TaskMetrics, rows_out: int, first_batch_ms: float) -> TaskMetrics:
     return msgspec.structs.replace(metrics, rows_out=rows_out, first_batch_ms=first_batch_ms)

@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
-from minflinkd.rpc.messages import TaskMetrics
+from minflinkd.rpc.messages import BatchWork, TaskMetrics
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.taskmanager.session.exchange.backpressure import Backpressure, Output
 from minflinkd.taskmanager.session.query import metrics
 from minflinkd.taskmanager.session.query.attempt_rows import AttemptRows
+
+LONG = 10.0  # seconds after which it is told that a micro-batch still runs
 
 
 class Progress:
@@ -23,6 +25,7 @@ class Progress:
 
     def __init__(self, tell: Callable[[TaskMetrics], None], backpressure: Backpressure) -> None:
         self._tell = tell
+        self._began: float | None = None  # the running micro-batch, in seconds since 1970
         self._backpressure = backpressure
         self._received = time.monotonic()
         self._lock = threading.Lock()
@@ -36,9 +39,15 @@ class Progress:
         """The metrics that were told last."""
         return self._metrics
 
+    def began(self) -> None:
+        """Record that a micro-batch is being processed."""
+        with self._lock:
+            self._began = time.time()
+
     def finished(self, epoch: int, rows_out: Mapping[str, int]) -> None:
         """Record the rows, by vertex, that a finished micro-batch has written."""
         with self._lock:
+            self._began = None
             self._rows.wrote(epoch, rows_out)
             self._finished_epoch = epoch
 
@@ -92,7 +101,9 @@ class Progress:
                     after = metrics.with_offsets(after, report, source_names)
                     self._rows.has_read(report["batchId"], rows)
                     after = metrics.with_advance(after, report, source_names, exchanges)
-            if after is not before:
+                    after = metrics.with_times(after, before, report, rows)
+            after = self._with_begin(after)
+            if after.batch_id != before.batch_id:
                 first = after.first_batch_ms
                 if first is None:
                     first = (time.monotonic() - self._received) * 1000
@@ -100,10 +111,24 @@ class Progress:
                 rows_so_far = self._rows.at(after.batch_id)
                 after = metrics.with_output(after, sum(rows_so_far.written.values()), first)
                 after = msgspec.structs.replace(after, rows=rows_so_far)
-            elif not self._backpressure.is_news(output, before):
+            elif after is before and not self._backpressure.is_news(output, before):
                 return
             after = self._metrics = output.within(after)
         self._tell(after)
+
+    def add(self, work: BatchWork) -> None:
+        """Tell what the partitions of a micro-batch did."""
+        with self._telling:
+            with self._lock:
+                told = self._metrics = msgspec.structs.replace(self._metrics, work=work)
+            self._tell(told)
+
+    def _with_begin(self, told: TaskMetrics) -> TaskMetrics:
+        """Return the metrics with the begin of a micro-batch that has run for long."""
+        since = None
+        if self._began is not None and time.time() - self._began >= LONG:
+            since = round(self._began * 1000)
+        return told if since == told.batch_since_ms else msgspec.structs.replace(told, batch_since_ms=since)
 
     @property
     def is_awaited(self) -> bool:

@@ -39,6 +39,7 @@ from minflinkd.taskmanager.session.query.progress import Progress
 from minflinkd.taskmanager.session.query.run import Gate, SparkRun
 from minflinkd.taskmanager.session.query.snapshotter import Snapshotter
 from minflinkd.taskmanager.session.query.stopped import StoppedQuery
+from minflinkd.taskmanager.session.query.work import Workload
 from minflinkd.taskmanager.session.restore.continuation import Standing
 from minflinkd.taskmanager.session.spark import steady_plans
 from minflinkd.taskmanager.session.spark.callback import ATTEMPT_KEY
@@ -87,6 +88,7 @@ class RunningQuery:
         self._watched = threading.Event()
         self._backpressure = Backpressure()
         self._progress = Progress(events.batch_finished, self._backpressure)
+        self._workload = Workload(lambda: built.engine.session.spark.sparkContext)
         self._look_at = 0.0  # monotonic
         self.resting: Future[None] | None = None  # in tests of jobs, see `stepping`
         self._snapshots = Snapshotter(
@@ -170,6 +172,7 @@ class RunningQuery:
                     run.java.awaitTermination(round(_LAST_WORD * 1000))
                 return run
             self._report(run)
+            self._look_at_work(run)
             self.batches.look_at_exchanges()
 
     def _published(self) -> None:
@@ -269,6 +272,13 @@ class RunningQuery:
         if self._progress.is_awaited and time.monotonic() >= self._look_at:
             with suppress(PySparkException, Py4JError):
                 self._look_for_input(run)
+
+    def _look_at_work(self, run: SparkRun) -> None:
+        """Report what the partitions of the last micro-batch did, if it was slow. Raises nothing."""
+        told = self._progress.metrics
+        work = self._workload.look(run, told.batch_id, told.batch_ms)
+        if work is not None:
+            self._progress.add(work)
 
     def _look_for_input(self, run: SparkRun) -> None:
         """Report whether the query waits for input: then nobody needs to wait for its first micro-batch."""

@@ -1,0 +1,113 @@
+"""What comes in: sources without data, inputs that hold the watermark back, rows that come too late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minflinkd.diagnosis.facts import JobFacts
+from minflinkd.diagnosis.findings import Finding, Severity
+from minflinkd.diagnosis.words import MINUTE, number, share, span
+from minflinkd.rpc.jobs import TaskDetails
+
+QUIET = 1 * MINUTE  # without a row: worth a word to who looks
+SILENT = 10 * MINUTE  # without a row: worth a warning
+HELD = 1 * MINUTE  # that the watermark stood still while another input went on
+LATE_SHARE = 0.01  # of the rows: more than stragglers
+
+
+def silent_sources(facts: JobFacts) -> Iterator[Finding]:
+    """A source has delivered nothing for long, though its task is ready to read."""
+    for task in facts.running_tasks():
+        if not _reads(task):
+            continue
+        for vertex in (each for each in task.task.vertices if each.source is not None):
+            last = task.metrics.source_rows_ms.get(vertex.id)
+            since = last if last is not None else task.start_ms
+            if since < 0 or (quiet := facts.now - since) < QUIET:
+                continue
+            place = f" ({vertex.source.path})" if vertex.source is not None and vertex.source.path else ""
+            what = "has delivered no row yet" if last is None else "has delivered no row"
+            yield Finding(
+                code="source-without-data",
+                severity=Severity.WARNING if quiet >= SILENT else Severity.INFO,
+                title="A source without data",
+                sentence=f"Source {vertex.id}{place} {what} for {span(quiet)}; its task {task.task.name} waits for it",
+                figure=span(quiet),
+                do="see whether whoever writes there still does, and whether the path, topic or filter of the source "
+                "is right",
+                since_ms=since,
+                job=facts.details.job_id,
+                task=task.task.id,
+                task_manager=task.resource_id or "",
+                where=f"minflinkd info {facts.details.job_id}",
+                weight=quiet / SILENT,
+            )
+
+
+def _reads(task: TaskDetails) -> bool:
+    """Whether the task would read a new row at once: it is not busy with earlier ones."""
+    metrics = task.metrics
+    return metrics.batch_since_ms is None and not metrics.backpressured and not metrics.waits_for_space
+
+
+def held_watermark(facts: JobFacts) -> Iterator[Finding]:
+    """Windows wait for an input without rows, since the watermark is the least of all inputs."""
+    for task in facts.running_tasks():
+        times, moved = task.metrics.source_rows_ms, task.metrics.watermark_moved_ms
+        inputs = [v.id for v in task.task.vertices if v.source is not None] + [e.id for e in task.task.inputs]
+        if len(inputs) < 2 or not times or task.metrics.newest_ms is None:
+            continue
+        stood_since = moved if moved is not None else task.start_ms
+        active, newest = max(times.items(), key=lambda item: item[1])
+        if stood_since < 0 or newest - stood_since < HELD:
+            continue
+        idle = [name for name in inputs if times.get(name, -1) <= stood_since and name != active]
+        if not idle:
+            continue
+        first = min(idle, key=lambda name: times.get(name, -1))
+        ahead = "" if task.metrics.watermark_ms is None else span(task.metrics.newest_ms - task.metrics.watermark_ms)
+        edges = {edge.id for edge in task.task.inputs}
+        do = (
+            f"give the input {first} an idle-timeout, or let its upstream send something"
+            if first in edges
+            else f"let {first} send something from time to time, or read it in a task of its own (exchange: true) with "
+            "an idle-timeout"
+        )
+        yield Finding(
+            code="watermark-held-back",
+            severity=Severity.WARNING,
+            title="The watermark is held back by an idle input",
+            sentence=f"The watermark of task {task.task.name} has stood still for {span(newest - stood_since)} because "
+            f"{first} delivers no rows, while {active} does"
+            + (f"; the newest row is {ahead} ahead of it" if ahead else ""),
+            figure=span(newest - stood_since),
+            do=do,
+            since_ms=stood_since,
+            job=facts.details.job_id,
+            task=task.task.id,
+            task_manager=task.resource_id or "",
+            where=f"minflinkd info {facts.details.job_id}",
+            weight=2.0,  # windows do not fire
+        )
+
+
+def late_rows(facts: JobFacts) -> Iterator[Finding]:
+    """Rows come after the watermark has passed them, and are dropped."""
+    for task in facts.running_tasks():
+        late, read = task.metrics.late_rows, task.metrics.rows_in
+        if not late or late < LATE_SHARE * max(read, 1):
+            continue
+        yield Finding(
+            code="late-rows",
+            severity=Severity.WARNING,
+            title="Rows come too late",
+            sentence=f"Task {task.task.name} has dropped {number(late)} of {number(read)} rows since this attempt "
+            "began, because the watermark had passed them",
+            figure=share(late, read),
+            do="give the watermark of the source a longer delay; then windows fire later and there is more state",
+            job=facts.details.job_id,
+            task=task.task.id,
+            task_manager=task.resource_id or "",
+            where=f"minflinkd info {facts.details.job_id}",
+            weight=late / max(read, 1),
+        )

@@ -1,0 +1,111 @@
+"""Slots that a job lacks, and TaskManagers that are not heard from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minflinkd.diagnosis.facts import JobFacts
+from minflinkd.diagnosis.findings import Finding, Severity
+from minflinkd.diagnosis.words import SECOND, line, span
+from minflinkd.rpc.jobs import JobStatus
+
+UNHEARD = 15 * SECOND  # heartbeats come every few seconds
+_WAITING = frozenset({JobStatus.CREATED, JobStatus.RESTARTING, JobStatus.INITIALIZING, JobStatus.RECONCILING})
+_DO = (
+    "raise resourcemanager.max-taskmanagers or taskmanager.numberOfTaskSlots, cancel another job, or give this one "
+    "less parallelism (minflinkd rescale)"
+)
+
+
+def too_few(facts: JobFacts) -> Iterator[Finding]:
+    """Nothing of the job runs, because it does not get its slots."""
+    details = facts.details
+    if not details.waiting or details.status not in _WAITING:
+        return
+    slots = facts.resources
+    have = f"; {slots.slots_free} of {slots.slots_total} slots of the cluster are free" if slots is not None else ""
+    since = details.timestamps.get(details.status.value) or None
+    yield _of(
+        facts,
+        code="too-few-slots",
+        severity=Severity.CRITICAL,
+        title="Too few slots",
+        sentence=f"The job is {details.status} and waits for slots: {line('; '.join(details.waiting))}{have}",
+        figure="" if slots is None else f"{slots.slots_free} of {slots.slots_total} free",
+        since_ms=since,
+        do=_DO,
+        weight=3.0,
+    )
+
+
+def fewer_than_wanted(facts: JobFacts) -> Iterator[Finding]:
+    """The job runs, but with less parallelism than it asks for."""
+    wanted = facts.details.graph.parallelism
+    for task in facts.running_tasks():
+        asked = max((vertex.parallelism or wanted for vertex in task.task.vertices), default=wanted)
+        if task.task.parallelism >= asked or not facts.details.waiting:
+            continue
+        yield _of(
+            facts,
+            code="fewer-slots-than-wanted",
+            severity=Severity.WARNING,
+            title="Fewer slots than wanted",
+            sentence=f"Task {task.task.name} runs with a parallelism of {task.task.parallelism} instead of {asked}: "
+            f"{line('; '.join(facts.details.waiting))}",
+            figure=f"{task.task.parallelism} of {asked}",
+            since_ms=task.start_ms if task.start_ms >= 0 else None,
+            do=_DO,
+            task=task.task.id,
+            weight=0.8,
+        )
+
+
+def unheard(facts: JobFacts) -> Iterator[Finding]:
+    """A TaskManager with tasks of the job is silent; it counts as lost soon."""
+    mine = {task.resource_id for task in facts.running_tasks() if task.resource_id is not None}
+    for info in facts.task_managers:
+        age = facts.now - info.last_heartbeat_ms
+        if info.resource_id in mine and age >= UNHEARD:
+            yield _of(
+                facts,
+                code="taskmanager-unheard",
+                severity=Severity.WARNING,
+                title="A TaskManager is not heard from",
+                sentence=f"TaskManager {info.resource_id}, which runs tasks of the job, was last heard from "
+                f"{span(age)} ago",
+                figure=span(age),
+                since_ms=info.last_heartbeat_ms,
+                do="look at its host and at the network between it and the daemon",
+                task_manager=info.resource_id,
+                weight=2.0,
+            )
+
+
+def _of(
+    facts: JobFacts,
+    *,
+    code: str,
+    severity: Severity,
+    title: str,
+    sentence: str,
+    figure: str,
+    since_ms: int | None,
+    do: str,
+    task: str = "",
+    task_manager: str = "",
+    weight: float = 0.0,
+) -> Finding:
+    return Finding(
+        code=code,
+        severity=severity,
+        title=title,
+        sentence=sentence,
+        figure=figure,
+        do=do,
+        since_ms=since_ms,
+        job=facts.details.job_id,
+        task=task,
+        task_manager=task_manager,
+        where="minflinkd taskmanagers",
+        weight=weight,
+    )
