@@ -142,6 +142,16 @@ def _of_resources(sample: ClusterSample) -> Iterator[Metric]:
     for task_manager, age in sample.heartbeat_ages.items():
         ages.add_metric([task_manager], age)
     yield ages
+    free = GaugeMetricFamily(
+        "minflinkd_taskmanager_disk_free_bytes",
+        "Free bytes of the disk with the state of a TaskManager's tasks.",
+        labels=["taskmanager"],
+    )
+    size = GaugeMetricFamily("minflinkd_taskmanager_disk_bytes", "Size of that disk in bytes.", labels=["taskmanager"])
+    for task_manager, (left, whole) in sample.disks.items():
+        free.add_metric([task_manager], left)
+        size.add_metric([task_manager], whole)
+    yield from (free, size)
 
 
 def _of_blobs(sample: BlobSample) -> Iterator[Metric]:

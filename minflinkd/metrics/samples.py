@@ -104,4 +104,5 @@ class ClusterSample(msgspec.Struct, frozen=True, kw_only=True):
     slots_free: int = 0
     pending_needs: int = 0
     heartbeat_ages: dict[str, float] = {}  # seconds, by TaskManager
+    disks: dict[str, tuple[float, float]] = {}  # free and all bytes of the disk with the tasks' state, by TaskManager
     blobs: BlobSample | None = None

@@ -84,6 +84,12 @@ class Measuring:
                 info.resource_id: max(0.0, (now - info.last_heartbeat_ms) / 1000)
                 for info in task_managers[:MAX_TASK_MANAGERS]
             },
+            disks={
+                info.resource_id: (free, whole)
+                for info in task_managers[:MAX_TASK_MANAGERS]
+                if (free := info.report.metrics.get("disk.free_bytes")) is not None
+                if (whole := info.report.metrics.get("disk.total_bytes"))
+            },
         )
 
     async def _ask(self, question: Request[R]) -> R | None:

@@ -235,6 +235,7 @@ def a_whole_cluster() -> ClusterSample:
         ),
         task_managers=1,
         heartbeat_ages={"tm-0123456789ab": 1.0},
+        disks={"tm-0123456789ab": (1.0, 2.0)},
         blobs=blobs,
     )
 

@@ -334,6 +334,7 @@ class ResourceManager:
         self.late = 0  # looks at the cluster until it has registered
         self.ended = False  # by itself, since it was listed
         self.registered = True
+        self.metrics = {"process.rss": 1e8}
         self.drains = 0  # requests to drain it that were answered
         self.looks = 0  # at the list
         self.before_look: Callable[[int], None] = lambda looks: None
@@ -372,9 +373,7 @@ class ResourceManager:
                 registered_ms=STARTED,
                 last_heartbeat_ms=STARTED + 8000,
                 log_directory="/logs",
-                report=TaskManagerReport(
-                    resource_id=TM, slots=slots, session=SessionPhase.READY, metrics={"process.rss": 1e8}
-                ),
+                report=TaskManagerReport(resource_id=TM, slots=slots, session=SessionPhase.READY, metrics=self.metrics),
                 start_phases={"session": 3.5},
                 build=self.version,
                 standalone=self.standalone,
