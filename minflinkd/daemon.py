@@ -34,6 +34,8 @@ from minflinkd.ha.meeting_point import FILE as MEETING_FILE
 from minflinkd.ha.meeting_point import MeetingPoint, last_meeting_point
 from minflinkd.ha.service import Member
 from minflinkd.ha.standing import Standing, member_name
+from minflinkd.listeners.registry import new_listeners
+from minflinkd.listeners.telling import Listeners
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
 from minflinkd.metrics.samples import LeadershipSample
@@ -138,6 +140,7 @@ class Daemon(Component):
         self._leads_since_ms = self._clock.epoch_ms()
         ids = self._ids = IdSource(epoch=epoch)
         config, state = self.config, self.state_directory
+        told = new_listeners(config.listeners.options)
         if mandate is None:
             self._ready_file.unlink(missing_ok=True)  # left by a daemon that was killed
         # Check for Java and the port of the endpoint first: without them a TaskManager would be started in vain.
@@ -240,11 +243,12 @@ class Daemon(Component):
         past = self.metrics.history
         keeper = HistoryKeeper(past, self._storages.at(self._history_store), epoch=epoch, clock=self._clock)
         sampler = Sampler(backend, past, lag=lag.most, tell=self.rest.events.sampled)
+        listeners = Listeners(network=self._network, clock=self._clock, listeners=told)
         # In the order in which they start; they stop in reverse order.
         await self._begin(lag, self.rpc)
         await self._meet_task_managers()
         await self._begin(self.blobs, self.offloading, self.resource_managers, self.dispatcher)
-        await self._begin(*(() if audit is None else (audit,)), self.rest, keeper, sampler)
+        await self._begin(*(() if audit is None else (audit,)), listeners, self.rest, keeper, sampler)
         if mandate is None:
             # Tells whoever started a daemon on a free port where it is, once it is ready.
             await self._storages.at(str(self._ready_file)).write_bytes(self._ready())

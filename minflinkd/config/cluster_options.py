@@ -309,6 +309,19 @@ class StorageBackends:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listeners:
+    """Who is told of jobs' changes, such as OpenLineage."""
+
+    options: dict[str, str] = option(
+        "listeners",
+        {},
+        "Options of listeners, written as listeners.<listener>.<option>, such as listeners.openlineage.url. A listener "
+        "is used if it has an option. docs/monitoring.md lists them.",
+        sensitive=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """Heartbeats, and when a component counts as lost."""
 

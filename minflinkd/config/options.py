@@ -14,6 +14,7 @@ from minflinkd.config.cluster_options import (
     Cluster,
     Heartbeat,
     JobManager,
+    Listeners,
     Log,
     Rest,
     Security,
@@ -58,6 +59,7 @@ class Config:
     blob: Blob = field(default_factory=Blob)
     artifacts: Artifacts = field(default_factory=Artifacts)
     storage: StorageBackends = field(default_factory=StorageBackends)
+    listeners: Listeners = field(default_factory=Listeners)
     log: Log = field(default_factory=Log)
 
     def with_values(self, values: Mapping[Option, object]) -> Config:

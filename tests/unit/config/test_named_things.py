@@ -75,9 +75,11 @@ def option_keys() -> frozenset[str]:
 
 def is_option(name: str) -> bool:
     """Whether it is an option, or a whole part of the name of one."""
-    if (name.startswith("storage.") and name.count(".") == 2) or name.startswith("security.auth.jwt."):
+    if (name.startswith("storage.") and name.count(".") == 2) or name.startswith(
+        ("security.auth.jwt.", "listeners.openlineage.")
+    ):
         return name.rpartition(".")[2] in options_of_plugins()
-    if name == "security.auth.jwt":
+    if name in ("security.auth.jwt", "listeners.openlineage"):
         return True
     return any(key == name or key.startswith(f"{name}.") for key in option_keys())
 
