@@ -1,0 +1,131 @@
+"""Alerts fire in a real run, each by its cause, and a run from start to end is told as OpenLineage events (E19b)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.cluster import Cluster, running_cluster, write_job
+from tests.component.monitoring.test_grafana import answers
+from tests.component.monitoring.test_rules import RULES
+from tests.faults.test_storage_faults import Disk, counting_job
+from tests.faulty_disk import FULL, SOUND
+from tests.servers.prometheus import Prometheus, needs_prometheus, prometheus
+from tests.waiting import until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), needs_prometheus]
+
+POISON = """
+from pyspark.sql.functions import udf
+
+def poison(inputs, params):
+    @udf("bigint")
+    def checked(value):
+        if value % 100 == 7:
+            raise ValueError("seven is poison")
+        return value
+    return inputs["numbers"].withColumn("value", checked("value"))
+"""
+
+
+def impatient(target: Path) -> Path:
+    """Write the rules so that each fires as soon as its expression holds: a test cannot wait for `for`."""
+    yaml = YAML(typ="safe", pure=True)
+    loaded = yaml.load(RULES.read_text())
+    for group in loaded["groups"]:
+        for rule in group["rules"]:
+            rule.pop("for", None)
+    target.write_text(json.dumps(loaded))  # JSON is YAML
+    return target
+
+
+def with_entry_point(disk: Disk) -> dict[str, str]:
+    """Return an environment in which the emitter is installed, as it is after `pip install`."""
+    info = disk.environ["PYTHONPATH"].split(os.pathsep)[0] + "/minflinkd_openlineage-1.0.dist-info"
+    Path(info).mkdir()
+    (Path(info) / "METADATA").write_text("Metadata-Version: 2.1\nName: minflinkd-openlineage\nVersion: 1.0\n")
+    (Path(info) / "entry_points.txt").write_text(
+        "[minflinkd.listeners]\nopenlineage = minflinkd_openlineage:OpenLineage\n"
+    )
+    plugins = Path(__file__).parents[2] / "plugins" / "openlineage"
+    return {**disk.environ, "PYTHONPATH": os.pathsep.join((disk.environ["PYTHONPATH"], str(plugins)))}
+
+
+async def fires(server: Prometheus, name: str, **labels: str) -> None:
+    async def does() -> bool:
+        found = (await server.firing()).get(name, [])
+        return any(labels.items() <= alert.items() for alert in found)
+
+    try:
+        await until(does, f"{name} fires", timeout=60, pause=0.5)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; instead of it: {await server.firing()}") from error
+
+
+async def poisoned(cluster: Cluster, base: Path) -> str:
+    (base / "poison.py").write_text(POISON)
+    numbers = {"source": {"format": "rate", "options": {"rowsPerSecond": 100}}}
+    vertices = {
+        "numbers": numbers,
+        "checked": {"inputs": ["numbers"], "python": "poison:poison"},
+        "seen": {"inputs": ["checked"], "sink": {"format": "collect"}},
+    }
+    document = {"name": "poison", "parallelism": 1, "vertices": vertices, "artifacts": ["poison.py"]}
+    return await cluster.submit(write_job(base / "poison.yaml", document))
+
+
+async def test_alerts_fire_by_their_causes_and_the_run_is_told_as_lineage(tmp_path: Path) -> None:
+    """A sound job first: no alert fires, and every query of the dashboard has series. Then one fault after another."""
+    disk = Disk(tmp_path / "storage")
+    lineage = tmp_path / "lineage.jsonl"
+    settings = {
+        "resourcemanager.standby-taskmanagers": 1,
+        "resourcemanager.max-taskmanagers": 1,
+        "taskmanager.numberOfTaskSlots": 2,
+        "heartbeat.timeout": "10 s",
+        "execution.checkpointing.dir": f"faulty://{disk.objects}",
+        "listeners.openlineage.file": str(lineage),
+    }
+    async with running_cluster(tmp_path / "cluster", environ=with_entry_point(disk), **settings) as cluster:
+        await cluster.await_ready(1)
+        job_id = await cluster.submit(counting_job(tmp_path, "sound", **{"tolerable-failed-checkpoints": 1000}))
+        await cluster.await_checkpoints(job_id, 3)
+        target = cluster.url.removeprefix("http://")
+        rules = impatient(tmp_path / "rules.yml")
+        async with prometheus(tmp_path / "prometheus", target, rules=rules, headers=cluster.headers) as server:
+            await answers(server)
+            # Without `for`, alerts for what lasts a moment may fire. None of the others may.
+            assert set(await server.firing()) <= {"MinflinkdSlotsWait", "MinflinkdCheckpointsSlow"}
+
+            disk.becomes(FULL)
+            await fires(server, "MinflinkdCheckpointsFail", job=job_id, severity="critical")
+            await fires(server, "MinflinkdStorageFails", job=job_id)
+            disk.becomes(SOUND)
+
+            bad = await poisoned(cluster, tmp_path)
+            await fires(server, "MinflinkdJobRestartsRepeatedly", job=bad)
+            await cluster.cancel(bad)
+
+            waits = await cluster.submit(counting_job(tmp_path, "first"))
+            more = await cluster.submit(counting_job(tmp_path, "second"))
+            await fires(server, "MinflinkdSlotsWait")
+            for each in (waits, more):
+                await cluster.client.cancel(each)
+
+            os.kill((await cluster.task_manager_of(job_id)).minflinkd.pid, signal.SIGKILL)
+            await fires(server, "MinflinkdTaskManagerLost")
+
+            await cluster.await_state(job_id, "RUNNING", timeout=150)
+            await cluster.cancel(job_id)
+            cluster.jobs.clear()
+            await cluster.stop()
+            await fires(server, "MinflinkdNoLeader", severity="critical")
+    events = [json.loads(line) for line in lineage.read_text().splitlines()]
+    told = {(each["job"]["name"], each["eventType"]) for each in events}
+    assert told >= {("sound", "START"), ("poison", "START"), ("poison", "ABORT"), ("sound", "ABORT")}
+    assert {each["name"] for event in events for each in event["outputs"]} >= {str(tmp_path / "sound")}
