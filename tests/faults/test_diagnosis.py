@@ -96,7 +96,7 @@ async def told(cluster: Cluster, code: str, job_id: str = "", *, timeout: float 
         return next((each for each in last[0].findings if each.code == code), None)
 
     try:
-        return await until(found, f"the finding {code}", timeout=timeout, pause=0.3, patience=2.0)
+        return await until(found, f"the finding {code}", timeout=timeout, pause=0.3, patience=1.0)
     except AssertionError as error:
         raise AssertionError(f"{error}; it has {[each.sentence for each in last[0].findings]}") from error
 
