@@ -192,15 +192,15 @@ def _of_disk(disk: Disk, whose: str, task_manager: str) -> Iterator[Finding]:
 def busy_daemon(facts: ClusterFacts) -> Iterator[Finding]:
     """The daemon's event loop is late, and everything that it answers."""
     lately = facts.history.known("loop_lag", LAG_MS)
-    if len(lately) < 3 or (mean := sum(lately) / len(lately)) < LAG:
+    if len(lately) < 3 or (least := min(lately)) < LAG:
         return
     yield Finding(
         code="daemon-busy",
         severity=Severity.WARNING,
         title="The daemon is busy",
-        sentence=f"Timers of the daemon run {span(mean * 1000)} late on average, in the last {span(LAG_MS)}: "
-        "heartbeats and answers are late, too",
-        figure=span(mean * 1000),
+        sentence=f"In each of the last {len(lately)} measurements a timer of the daemon ran at least {span(least * 1000)} "
+        "late: heartbeats and answers are late, too",
+        figure=span(least * 1000),
         do="look what else runs on its host, and whether it swaps",
         where="minflinkd info",
         weight=1.3,

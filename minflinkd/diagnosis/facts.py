@@ -38,7 +38,6 @@ class JobFacts:
     checkpoints: CheckpointStatistics | None = None
     resources: ResourceOverview | None = None
     task_managers: tuple[TaskManagerInfo, ...] = ()
-    history: History = NO_HISTORY
     tasks: Mapping[TaskId, History] = field(default_factory=dict)  # the history of each
 
     @property

@@ -13,7 +13,7 @@ from minflinkd.rpc.jobs import TaskDetails
 
 WORTH_A_WORD = 10_000  # rows; less state harms nobody
 GROWTH = 0.1  # more than at the beginning of the history
-STEPS = 12  # values of the history that are enough to speak of growth: a minute
+STEPS = 12  # values of the history that are enough to speak of growth; there is one a minute
 RISING = 0.9  # of its steps do not go down: state with an end goes up and down
 LEFT_IN_STATE = 0.5  # of the rows read, where there is no history: nearly each row is a key of its own
 

@@ -17,6 +17,7 @@ PYTHON_SHARE = 0.5  # of the time of all partitions
 SKEW = 3.0  # times the mean of the other partitions; hashing alone stays below 2 with some hundred keys
 SKEW_SHARE = 0.5  # of the micro-batch: otherwise an even distribution would gain little
 STUCK = 1 * MINUTE  # long for a micro-batch
+_LOOKING = ("latestOffset", "getBatch")  # Spark's names of what it does before it processes rows
 STUCK_FACTOR = 5.0  # times the one before: a job whose micro-batches always take minutes is not stuck
 
 
@@ -28,19 +29,19 @@ def source_slow(facts: JobFacts) -> Iterator[Finding]:
     """Finding out what is new in the sources takes most of each micro-batch."""
     for task in _slow(facts):
         metrics = task.metrics
-        if metrics.source_ms >= SOURCE_SHARE * metrics.batch_ms:
-            part = share(metrics.source_ms, metrics.batch_ms)
+        spent = sum(metrics.batch_phases.get(phase, 0.0) for phase in _LOOKING)
+        if spent >= SOURCE_SHARE * metrics.batch_ms:
             yield _of(
                 facts,
                 task,
                 code="bounded-by-source",
                 title="Bounded by the source",
-                sentence=f"Task {task.task.name} spends {span(metrics.source_ms)} of each {span(metrics.batch_ms)} "
+                sentence=f"Task {task.task.name} spends {span(spent)} of each {span(metrics.batch_ms)} "
                 f"finding out what is new in {_sources(task)}, before it processes anything",
-                figure=part,
+                figure=share(spent, metrics.batch_ms),
                 do="a directory with very many files is slow to list: move old files away (cleanSource), or use larger "
                 "files; for a broker, look at its load and at the network",
-                weight=metrics.source_ms / metrics.batch_ms,
+                weight=spent / metrics.batch_ms,
             )
 
 

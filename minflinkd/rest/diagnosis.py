@@ -7,23 +7,24 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from aiohttp import web
 
 from minflinkd.checkpoint.messages import GetCheckpoints
 from minflinkd.diagnosis import cluster, job
-from minflinkd.diagnosis.facts import NO_HISTORY, ClusterFacts, Disk, History, JobFacts
+from minflinkd.diagnosis.facts import ClusterFacts, Disk, JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity, ordered
 from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, Shared, json_answer
 from minflinkd.rest.identity.access import identity_of
 from minflinkd.rest.identity.roles import Role
+from minflinkd.rest.past import Past
 from minflinkd.rest.schemas import diagnosis as schema
 from minflinkd.rpc.jobs import GetJob, JobDetails, JobOverview
 from minflinkd.rpc.messages import Request, ResourceOverview, TaskManagerInfo
 from minflinkd.runtime.errors import MinflinkError
-from minflinkd.runtime.ids import JobId, TaskId
+from minflinkd.runtime.ids import JobId
 
 R = TypeVar("R")
 
@@ -33,27 +34,6 @@ RECENT = 24 * 3600 * 1000  # ms; a job that ended badly before this needs nobody
 AT_ONCE = 20  # questions to the Dispatcher
 TIMEOUT = 2.0  # seconds for one job's part
 AGE = 2.0  # seconds for which everybody gets the same diagnosis of the cluster
-
-
-class Past(Protocol):
-    """The history of what was measured, if the daemon keeps one."""
-
-    def of_job(self, job_id: JobId) -> History: ...
-
-    def of_tasks(self, job_id: JobId) -> Mapping[TaskId, History]: ...
-
-    def of_cluster(self) -> History: ...
-
-
-class NoPast:
-    def of_job(self, job_id: JobId) -> History:
-        return NO_HISTORY
-
-    def of_tasks(self, job_id: JobId) -> Mapping[TaskId, History]:
-        return {}
-
-    def of_cluster(self) -> History:
-        return NO_HISTORY
 
 
 @dataclass(frozen=True)
@@ -76,10 +56,10 @@ class _Whole:
 class DiagnosisRoutes:
     """`directories`: those that the daemon writes to."""
 
-    def __init__(self, backend: Backend, directories: Sequence[Path] = (), past: Past | None = None) -> None:
+    def __init__(self, backend: Backend, past: Past, directories: Sequence[Path] = ()) -> None:
         self._backend = backend
         self._directories = tuple(directories)
-        self._past = past or NoPast()
+        self._past = past
         self._whole = Shared(self._diagnose, backend.clock, AGE)
 
     def routes(self) -> list[route.Route]:
@@ -173,7 +153,6 @@ class DiagnosisRoutes:
             checkpoints=checkpoints,
             resources=resources,
             task_managers=task_managers,
-            history=self._past.of_job(details.job_id),
             tasks=self._past.of_tasks(details.job_id),
         )
 

@@ -53,6 +53,7 @@ from minflinkd.rest.log_copies import LogBlobs, LogCopies
 from minflinkd.rest.logs import LogRoutes
 from minflinkd.rest.openapi.routes import DescriptionRoutes
 from minflinkd.rest.orphans import OrphanRoutes
+from minflinkd.rest.past import Past
 from minflinkd.rest.protocol import protocols
 from minflinkd.rest.quotas import QuotaRoutes
 from minflinkd.rest.restarts import RestartRoutes
@@ -156,7 +157,7 @@ class RestServer(Component):
             SavepointRoutes(backend, limits=limits, ids=ids),
             VerificationRoutes(backend, limits=limits, ids=ids),
             OrphanRoutes(backend),
-            DiagnosisRoutes(backend, about.directories),
+            DiagnosisRoutes(backend, Past(metrics.history, backend.clock), about.directories),
             TaskManagerRoutes(backend),
             LogRoutes(backend, self._log_copies, EndedLogs(logs.ended)),
             HealthRoutes(backend, metrics, listed),

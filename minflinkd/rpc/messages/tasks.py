@@ -137,7 +137,6 @@ class TaskMetrics(Message, frozen=True):
     advanced: bool = False  # a source has moved since the attempt began, whether or not Spark counts its rows
     rows: RowCounts = NO_ROWS
     batch_phases: dict[str, float] = {}  # milliseconds of the last micro-batch, by Spark's names in `durationMs`
-    source_ms: float = 0.0  # of the last micro-batch: finding out what is new in the sources
     commit_ms: float = 0.0  # of the last micro-batch: writing state, on average over the partitions
     late_rows: int = 0  # dropped, because the watermark had passed them
     newest_ms: int | None = None  # latest event time of the last micro-batch with rows

@@ -56,7 +56,7 @@ METRICS = TaskMetrics(
     watermark_moved_ms=NOW - 500,
     newest_ms=NOW - 1_000,
     source_rows_ms={"clicks": NOW - 500},
-    source_ms=10.0,
+    batch_phases={"latestOffset": 10.0, "addBatch": 100.0},
 )
 
 

@@ -92,7 +92,7 @@ def test_no_healthy_job_has_a_finding(
     """Whatever its figures are, as long as none of them is over its threshold."""
     metrics: dict[str, Any] = {
         "batch_ms": batch_ms,
-        "source_ms": source * batch_ms,
+        "batch_phases": {"latestOffset": source * batch_ms},
         "commit_ms": commit * batch_ms,
         "rows_in": rows,
         "late_rows": late,
@@ -122,7 +122,7 @@ SLOW: dict[str, Any] = {"batch_ms": 4_000.0}
 
 
 def test_a_source_that_is_slow_to_list_bounds_the_job() -> None:
-    found = only(facts(details(first(**SLOW, source_ms=3_000.0), second())))
+    found = only(facts(details(first(**SLOW, batch_phases={"latestOffset": 2_500.0, "getBatch": 500.0}), second())))
     assert (found.code, found.task, found.figure) == ("bounded-by-source", FIRST, "75 %")
     assert "spends 3 s of each 4 s finding out what is new in clicks" in found.sentence
 

@@ -109,7 +109,6 @@ def with_times(
 
     `before`: the metrics without this report. `rows`: those that it read, by vertex.
     """
-    spent = progress.get("durationMs") or {}
     operators = progress.get("stateOperators") or []
     at = _time_of_day(progress.get("timestamp"))
     moved = metrics.watermark_moved_ms
@@ -119,7 +118,6 @@ def with_times(
     newest = _time_of_day((progress.get("eventTime") or {}).get("max"))
     return msgspec.structs.replace(
         metrics,
-        source_ms=float(spent.get("latestOffset", 0) + spent.get("getBatch", 0)),
         commit_ms=sum(map(_mean_commit, operators)),
         late_rows=metrics.late_rows + sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in operators),
         newest_ms=metrics.newest_ms if newest is None else newest,
