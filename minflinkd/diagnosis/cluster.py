@@ -198,8 +198,8 @@ def busy_daemon(facts: ClusterFacts) -> Iterator[Finding]:
         code="daemon-busy",
         severity=Severity.WARNING,
         title="The daemon is busy",
-        sentence=f"In each of the last {len(lately)} measurements a timer of the daemon ran at least {span(least * 1000)} "
-        "late: heartbeats and answers are late, too",
+        sentence=f"In each of the last {len(lately)} measurements a timer of the daemon ran at least "
+        f"{span(least * 1000)} late: heartbeats and answers are late, too",
         figure=span(least * 1000),
         do="look what else runs on its host, and whether it swaps",
         where="minflinkd info",
