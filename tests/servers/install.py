@@ -119,6 +119,12 @@ def prometheus() -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+def chromium() -> None:
+    """Opens the pages under test."""
+    if not shutil.which("chromium-browser"):
+        need("chromium", "chromium")
+
+
 def kafka() -> None:
     """The jars are named one by one, because the registries do not have all of them for every release of Spark."""
     artifacts = (
@@ -216,6 +222,7 @@ SERVERS: dict[str, Callable[[], None]] = {
     "sftp": sftp,
     "systemd": systemd,
     "flink": flink,
+    "chromium": chromium,
 }
 
 
