@@ -175,8 +175,13 @@ CHECKPOINT_NUMBER: Final = InPath[int]("checkpointid", "The number of a checkpoi
 VERTEX: Final = InPath[str]("vertexid", "The id of a vertex; of a task, also its own id", SOME_TEXT)
 TRIGGER_ID: Final = InPath[str]("triggerid", "The `request-id` of the answer that began it", SOME_TEXT)
 LOG_NAME: Final = InPath[str]("filename", "The name of a log, as the list has it", like(_LOG_NAME), _log_name)
-IN_PATHS: Final[Mapping[str, InPath[Any]]] = {
-    each.name: each for each in (JOB_ID, TASK_MANAGER_ID, CHECKPOINT_NUMBER, VERTEX, TRIGGER_ID, LOG_NAME)
-}
+PAGE_DIGEST: Final = InPath[str]("digest", "Changes with the files, and is in the page that names them", SOME_TEXT)
+PAGE_FOLDER: Final = InPath[str]("folder", "The folder of a file of the page", SOME_TEXT)
+PAGE_FILE: Final = InPath[str]("file", "The name of a file of the page", SOME_TEXT)
+_ALL_IN_PATHS: Final[tuple[InPath[Any], ...]] = (
+    *(JOB_ID, TASK_MANAGER_ID, CHECKPOINT_NUMBER, VERTEX, TRIGGER_ID, LOG_NAME),
+    *(PAGE_DIGEST, PAGE_FOLDER, PAGE_FILE),
+)
+IN_PATHS: Final[Mapping[str, InPath[Any]]] = {each.name: each for each in _ALL_IN_PATHS}
 
 JOB_DOCUMENT: Final = Body(JobGraph, "A job file as JSON; its artifacts are uploaded to the BlobServer before")

@@ -41,6 +41,7 @@ class Route:
 
     `answers`: those that are no errors. `errors`: statuses of errors that not every route has (`openapi/errors.py`).
     `names_job`: the path names no job, but the handler finds out the job and checks that the client reaches it.
+    `head`: the path answers HEAD, too.
     """
 
     method: str
@@ -55,6 +56,7 @@ class Route:
     names_job: bool = False
     more: str = ""
     endless: bool = False
+    head: bool = False
 
     @property
     def changes(self) -> bool:
@@ -83,6 +85,7 @@ class More(TypedDict, total=False):
     names_job: bool
     more: str
     endless: bool
+    head: bool
 
 
 def get(path: str, handler: Handler, role: Role, means: str, answers: Answers, **more: Unpack[More]) -> Route:

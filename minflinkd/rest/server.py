@@ -42,7 +42,6 @@ from minflinkd.rest.events.streams import Streams
 from minflinkd.rest.guard import BodyRoom, Limits, check_encoding, check_host, check_origin
 from minflinkd.rest.health import HealthRoutes
 from minflinkd.rest.history.routes import HistoryRoutes
-from minflinkd.rest.home import HomeRoutes
 from minflinkd.rest.identity.access import CHALLENGE, Access, identity_of, sender
 from minflinkd.rest.identity.audit import AuditLog, Deed
 from minflinkd.rest.identity.login import LoginRoutes, login_page, wants_page
@@ -53,6 +52,7 @@ from minflinkd.rest.log_copies import LogBlobs, LogCopies
 from minflinkd.rest.logs import LogRoutes
 from minflinkd.rest.openapi.routes import DescriptionRoutes
 from minflinkd.rest.orphans import OrphanRoutes
+from minflinkd.rest.page import PageRoutes
 from minflinkd.rest.past import Past
 from minflinkd.rest.protocol import protocols
 from minflinkd.rest.quotas import QuotaRoutes
@@ -164,7 +164,7 @@ class RestServer(Component):
             HistoryRoutes(backend, metrics.history),
             EventRoutes(self.events),
             *(() if listed is None else (listed,)),
-            HomeRoutes(version=about.version, blobs=listed is not None),
+            PageRoutes(version=about.version, blobs=listed is not None),
             LoginRoutes(self._access, limits),
             DescriptionRoutes(lambda: self.routes, version=about.version),
         )
@@ -189,7 +189,8 @@ class RestServer(Component):
         app = web.Application(middlewares=[self._around], client_max_size=limits.body_bytes)
         for route in self.routes:
             for path in (route.path, f"/v1{route.path}"):
-                self._routes[app.router.add_route(route.method, path, route.handler)] = route
+                for method in (route.method, "HEAD") if route.head else (route.method,):
+                    self._routes[app.router.add_route(method, path, route.handler)] = route
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_GRACE)
         await self._runner.setup()
         where = place(self._listening.host, self._port)
@@ -236,7 +237,7 @@ class RestServer(Component):
         self._write_down(request, response.status)
         if not response.prepared:
             response.headers["X-Content-Type-Options"] = "nosniff"
-            response.headers["Cache-Control"] = "no-store"
+            response.headers.setdefault("Cache-Control", "no-store")
             if response.status == 503:
                 response.headers["Retry-After"] = RETRY_AFTER
         log.debug(

@@ -1,0 +1,30 @@
+// The pages: where each is, and what shows it. A page of its own is added here, and in `views/`.
+import { JobPage } from "../views/job.js";
+import { OverviewPage } from "../views/overview.js";
+
+/** Entries of the bar at the top: [name, address, key]. */
+export const SECTIONS = [
+  ["Overview", "#/", "g o"],
+];
+
+/** Tabs of a job: [name, the part of the address after the job's id]. */
+export const JOB_TABS = [
+  ["Job", ""],
+];
+
+/** [the parts of the address, the page, `job` if it follows one job]: a part that begins with : has any value. */
+const PAGES = [
+  [[], OverviewPage],
+  [["jobs", ":jid"], JobPage, "job"],
+];
+
+/** Return {view, follows, values} for a place, or null. */
+export function find(parts) {
+  for (const [wanted, view, follows = "cluster"] of PAGES) {
+    if (wanted.length !== parts.length) continue;
+    if (!wanted.every((one, i) => one.startsWith(":") || one === parts[i])) continue;
+    const values = Object.fromEntries(wanted.map((one, i) => [one.slice(1), parts[i]]).filter((_, i) => wanted[i].startsWith(":")));
+    return { view, follows, values };
+  }
+  return null;
+}

@@ -1,0 +1,185 @@
+"""A real endpoint before parties with jobs in all states, for the page to show. No Spark runs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from msgspec.structs import replace
+
+from minflinkd.jobgraph.model import Input, JobGraph, Sink, Source, Task, Vertex
+from minflinkd.metrics.registry import Metrics
+from minflinkd.rest.backend import Backend
+from minflinkd.rest.cluster import About
+from minflinkd.rest.identity.access import Access
+from minflinkd.rest.server import Entrance, Listening, RestServer
+from minflinkd.rpc.jobs import ExecutionState, HotRestart, JobDetails, JobStatus, RecoveryRecord, RestartState
+from minflinkd.rpc.local import LocalNetwork
+from minflinkd.runtime.ids import JobId, TaskId, VertexId
+from tests.component.page.fake_events import FakeEvents
+from tests.unit.rest import parties
+from tests.unit.rest.parties import Dispatcher, ResourceManager, TaskManager
+
+FLIGHTS = JobId("0f" * 16)
+MARKUP = "<img src=x onerror=document.title='broken'>&amp;\"'"
+
+
+@dataclass
+class World:
+    server: RestServer
+    dispatcher: Dispatcher
+    manager: ResourceManager
+    task_manager: TaskManager
+    events: FakeEvents
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+
+@contextlib.asynccontextmanager
+async def running(*, port: int = 0, access: Access | None = None) -> AsyncIterator[World]:
+    network = LocalNetwork()
+    dispatcher, manager, task_manager = Dispatcher(network), ResourceManager(network), TaskManager(network)
+    dispatcher.jobs = {job.job_id: job for job in jobs()}
+    async with aiohttp.ClientSession() as http:
+
+        async def get(path: str) -> Any:
+            async with http.get(server.url + path) as response:
+                return await response.json()
+
+        events = FakeEvents(get)
+        server = RestServer(
+            Backend(network, timeout=5.0),
+            listening=Listening(host="127.0.0.1", port=port),
+            entrance=Entrance(access=access or Access.open_to_all()),
+            about=About(version="0.1.0", config_items=lambda: [("rest.port", "8081")], blob_url=str),
+            metrics=Metrics(version="0.1.0", rpc_outcomes=lambda: network.outcomes),
+        )
+        server.routes += events.routes()
+        async with server:
+            yield World(server, dispatcher, manager, task_manager, events)
+            events.break_off()
+    await network.aclose()
+
+
+def now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+def jobs() -> list[JobDetails]:
+    """Return one job for each thing that can be said about jobs, beginning with one that is well."""
+    now = now_ms()
+    return [
+        job(FLIGHTS, "flights: carrier delays by hour", now - 6_900_000),
+        at(parties.failing(), JobId("1f" * 16), "clicks", now - 90_000_000, status=JobStatus.RESTARTING),
+        at(parties.details(), JobId("2f" * 16), "orders", now - 90_000, status=JobStatus.CREATED),
+        at(parties.details(), JobId("3f" * 16), MARKUP, now - 4_000_000),
+        at(parties.details(status=JobStatus.FAILED, failures=(parties.FAILURE,)), JobId("4f" * 16), "import", now),
+        at(parties.details(status=JobStatus.FINISHED), JobId("5f" * 16), "archive of 2025", now - 40_000_000),
+        at(parties.details(status=JobStatus.CANCELED), JobId("6f" * 16), "trial", now - 80_000_000),
+    ]
+
+
+def at(details: JobDetails, job_id: JobId, name: str, started: int, status: JobStatus | None = None) -> JobDetails:
+    """Return the same job as another one that was submitted at another time."""
+    by = started - details.start_ms
+    ended = details.end_ms + by if details.end_ms >= 0 else -1
+    failures = tuple(replace(one, timestamp_ms=one.timestamp_ms + by) for one in details.failures)
+    repeated = details.repeated
+    if repeated is not None:
+        last = replace(repeated.last, timestamp_ms=now_ms() - 20_000)
+        repeated = replace(repeated, since_ms=now_ms() - 2_400_000, last=last)
+    return replace(
+        details,
+        job_id=job_id,
+        graph=replace(details.graph, name=name),
+        status=details.status if status is None else status,
+        start_ms=started,
+        end_ms=ended,
+        timestamps={state: when + by for state, when in details.timestamps.items()},
+        tasks=tuple(replace(task, start_ms=task.start_ms + by) for task in details.tasks),
+        failures=failures,
+        repeated=repeated,
+        next_restart_ms=now_ms() + 9000 if details.next_restart_ms >= 0 else -1,
+    )
+
+
+def job(job_id: JobId, name: str, started: int) -> JobDetails:
+    """Return a running job of five tasks, which was restarted once and hot-restarted once."""
+    source = Vertex(id=VertexId("flights"), source=Source(format="json", path="/data/flights"))
+    planes = Vertex(id=VertexId("planes"), source=Source(format="parquet", path="/data/planes"))
+    clean = _reading("clean", "flights")
+    joined = Vertex(
+        id=VertexId("by_plane"),
+        inputs=(Input(id=VertexId("clean"), exchange=True), Input(id=VertexId("planes"), exchange=True)),
+        sql="SELECT * FROM clean JOIN planes USING (tailnum)",
+    )
+    hourly = _reading("hourly", "by_plane", exchange=True)
+    of_both = (Input(id=VertexId("hourly"), exchange=True),)
+    sinks = [
+        Vertex(id=VertexId(each), inputs=of_both, sink=Sink(format="parquet", path=f"/{each}"))
+        for each in ("delays", "alerts")
+    ]
+    return _of_tasks(job_id, name, started, [[source, clean], [planes], [joined], [hourly], *[[one] for one in sinks]])
+
+
+def large(job_id: JobId, count: int = 50) -> JobDetails:
+    """Return a running job of so many tasks, in layers of five."""
+    vertices = [Vertex(id=VertexId("v0"), source=Source(format="json", path="/data"))]
+    for n in range(1, count):
+        read = sorted({max(0, n - 5), max(0, n - 1 - n % 3)})
+        inputs = tuple(Input(id=VertexId(f"v{i}"), exchange=True) for i in read)
+        vertices.append(Vertex(id=VertexId(f"v{n}"), inputs=inputs, sql="SELECT 1"))
+    return _of_tasks(job_id, f"a job of {count} tasks", now_ms() - 500_000, [[vertex] for vertex in vertices])
+
+
+def _reading(name: str, source: str, *, exchange: bool = False) -> Vertex:
+    inputs = (Input(id=VertexId(source), exchange=exchange),)
+    return Vertex(id=VertexId(name), inputs=inputs, sql=f"SELECT * FROM {source}")
+
+
+def _of_tasks(job_id: JobId, name: str, started: int, chains: list[list[Vertex]]) -> JobDetails:
+    pattern = parties.details()
+    graph = JobGraph(name=name, parallelism=2, vertices=tuple(vertex for chain in chains for vertex in chain))
+    tasks = tuple(
+        replace(
+            pattern.tasks[0],
+            task=Task(id=TaskId(chain[-1].id), vertices=tuple(chain), parallelism=2),
+            state=ExecutionState.RUNNING,
+            start_ms=started + 500,
+            metrics=replace(pattern.tasks[0].metrics, watermark_ms=now_ms() - 9000),
+        )
+        for chain in chains
+    )
+    return replace(
+        pattern,
+        job_id=job_id,
+        graph=graph,
+        start_ms=started,
+        tasks=tasks,
+        timestamps={JobStatus.CREATED: started, JobStatus.RUNNING: started + 700},
+        waiting=(),
+        recoveries=(
+            RecoveryRecord(
+                failed_ms=now_ms() - 1_900_000,
+                cause="TaskManager tm-ba9876543210 was lost: its process was killed by signal 9",
+                checkpoint_id=41,
+                phases={"canceled": 0.1, "slots": 8.2, "deployed": 9.0, "running": 11.2, "first_batch": 12.4},
+            ),
+        ),
+        hot_restarts=(
+            HotRestart(
+                number=1,
+                state=RestartState.COMPLETED,
+                requested_ms=now_ms() - 1_100_000,
+                checkpoint_id=55,
+                phases={"stopped": 0.4, "deployed": 0.9, "running": 1.6, "first_batch": 2.2, "first_checkpoint": 3.1},
+            ),
+        ),
+        submission={"analyzed": 0.8, "stored": 0.9, "slots": 4.0, "deployed": 4.2, "running": 5.1, "first_batch": 7.9},
+    )
