@@ -45,7 +45,7 @@ from minflinkd.checkpoint.statistics import CheckpointCounts, CheckpointStatisti
 from minflinkd.checkpoint.statistics_tracker import StatisticsTracker
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.checkpoint.task_calls import TaskCalls, TaskGateway
-from minflinkd.rpc.jobs import JobOrphans
+from minflinkd.rpc.jobs import CheckpointsInBrief, JobOrphans
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component
@@ -307,6 +307,10 @@ class CheckpointCoordinator(Component):
     def statistics(self) -> CheckpointStatistics:
         found = self._tracker.statistics(self._state, files_deleted=self._deleting.files_deleted)
         return copy(found, damaged=self.integrity.damaged(), verified_ms=self.integrity.verified_ms)
+
+    def in_brief(self) -> CheckpointsInBrief:
+        """Return what is shown of all jobs at once. It costs little, however many files the job has."""
+        return self._tracker.in_brief(self._state)
 
     def counts(self) -> CheckpointCounts:
         """Return the counts over the whole life of the job."""

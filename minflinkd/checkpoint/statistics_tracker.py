@@ -21,7 +21,9 @@ from minflinkd.checkpoint.statistics import (
     TaskRecord,
 )
 from minflinkd.checkpoint.store import CheckpointStore
+from minflinkd.rpc.jobs import CheckpointsInBrief
 from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.errors import in_a_line
 from minflinkd.storage.recording import RequestStatistics, StorageStatistics
 
 log = structlog.get_logger(__name__)
@@ -50,6 +52,17 @@ class StatisticsTracker:
             files=file_figures(state),
             calls=_calls(self._store.requests(), {}),
             files_deleted=files_deleted,
+        )
+
+    def in_brief(self, state: State) -> CheckpointsInBrief:
+        last, failed = self._statistics.latest_completed, self._statistics.latest_failed
+        return CheckpointsInBrief(
+            completed_ms=last.latest_ack_ms if last else -1,
+            duration_ms=last.duration_ms if last else 0,
+            interval_ms=round(self._interval_ms),
+            failed_ms=failed.failed_ms if failed else -1,
+            failure=in_a_line(failed.error.message) if failed and failed.error else "",
+            consecutive_failures=state.failures,
         )
 
     def begins(self, completed: tuple[CompletedCheckpoint, ...]) -> None:

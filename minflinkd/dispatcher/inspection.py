@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -52,12 +52,15 @@ class Inspection:
         mailbox.on(j.GetQuotas, self._get_quotas)
 
     def all(self) -> tuple[j.JobDetails, ...]:
-        running = [run.details() for run in self._runs.values()]
-        ended = [result.details for result in self._results.all() if result.details.job_id not in self._runs]
-        return (*running, *self._unreadable.values(), *ended)
+        return (*(run.details() for run in self._runs.values()), *self._others())
+
+    def _others(self) -> Iterator[j.JobDetails]:
+        yield from self._unreadable.values()
+        yield from (result.details for result in self._results.all() if result.details.job_id not in self._runs)
 
     async def _list(self, _: j.ListJobs) -> tuple[j.JobOverview, ...]:
-        return tuple(_overview(details) for details in self.all())
+        running = (_overview(run.details(), run.checkpoints_in_brief()) for run in self._runs.values())
+        return (*running, *map(_overview, self._others()))
 
     async def _get(self, request: j.GetJob) -> j.JobDetails:
         return self.details(request.job_id)
@@ -99,7 +102,7 @@ class Inspection:
             return Offsets(job_id=request.job_id)
 
 
-def _overview(details: j.JobDetails) -> j.JobOverview:
+def _overview(details: j.JobDetails, checkpoints: j.CheckpointsInBrief | None = None) -> j.JobOverview:
     counts: dict[str, int] = {}
     assigned: dict[AllocationId, int] = {}
     for task in details.tasks:
@@ -120,6 +123,10 @@ def _overview(details: j.JobDetails) -> j.JobOverview:
         on_trial=details.on_trial,
         restarts=details.restarts,
         repeated=None if details.repeated is None else _briefly(details.repeated),
+        next_restart_ms=details.next_restart_ms,
+        waiting=in_a_line(" ".join(details.waiting)),
+        last_failure=_in_a_line(details.failures[0]) if details.failures else None,
+        checkpoints=checkpoints,
     )
 
 
@@ -130,8 +137,12 @@ def _quota(user: str, balances: Mapping[str, Balance]) -> j.UserQuota:
 
 def _briefly(found: j.RepeatedFailures) -> j.RepeatedFailures:
     """Shorten the message: it may have thousands of characters, and jobs are listed often, and all at once."""
-    error = replace(found.last.error, message=in_a_line(found.last.error.message))
-    return replace(found, last=replace(found.last, error=error))
+    return replace(found, last=_in_a_line(found.last))
+
+
+def _in_a_line(failure: j.FailureRecord) -> j.FailureRecord:
+    error = replace(failure.error, message=in_a_line(failure.error.message), traceback="")
+    return replace(failure, error=error)
 
 
 def unreadable_details(record: Unreadable, now_ms: int) -> j.JobDetails:

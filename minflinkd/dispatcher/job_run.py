@@ -26,7 +26,7 @@ from minflinkd.dispatcher.versions import shown as restarts_of
 from minflinkd.jobmaster.job import Succession
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.savepoints import Savepoints
-from minflinkd.rpc.jobs import FailureRecord, JobDetails, JobStatus
+from minflinkd.rpc.jobs import CheckpointsInBrief, FailureRecord, JobDetails, JobStatus
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
 from minflinkd.runtime.crash_points import CrashPoint, reach
@@ -182,6 +182,10 @@ class JobRun(Component):
             return self.result.checkpoints
         master = self.master
         return CheckpointStatistics() if master is None else master.coordinator.statistics()
+
+    def checkpoints_in_brief(self) -> CheckpointsInBrief | None:
+        master = self.master
+        return None if self.result is not None or master is None else master.coordinator.in_brief()
 
     def _of_master(self) -> JobDetails:
         master = self.master

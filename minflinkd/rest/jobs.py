@@ -17,6 +17,8 @@ from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.plan import job_type, plan_of, state_counts, task_counts, vertex_id
 from minflinkd.rest.restarts import restart_info
 from minflinkd.rest.schemas import (
+    BriefCheckpoints,
+    BriefFailure,
     Empty,
     ExecutionConfig,
     IOMetrics,
@@ -37,7 +39,16 @@ from minflinkd.rest.schemas import (
     SummaryExtras,
     TaskInfo,
 )
-from minflinkd.rpc.jobs import CancelJob, JobDetails, JobOverview, JobStatus, RepeatedFailures, TaskDetails
+from minflinkd.rpc.jobs import (
+    CancelJob,
+    CheckpointsInBrief,
+    FailureRecord,
+    JobDetails,
+    JobOverview,
+    JobStatus,
+    RepeatedFailures,
+    TaskDetails,
+)
 from minflinkd.storage.masking import masked
 
 _MOST_EXCEPTIONS = InQuery("maxExceptions", "How many failures to show", whole(most=2**31 - 1), 20)  # as in Flink
@@ -158,7 +169,27 @@ def job_summary(job: JobOverview, now: int) -> JobSummary:
             restarts=job.restarts,
             restarting_repeatedly=None if job.repeated is None else _repeated(job.repeated),
             owner=job.owner,
+            next_restart=job.next_restart_ms if job.next_restart_ms >= 0 else None,
+            waiting=job.waiting,
+            last_failure=None if job.last_failure is None else _brief_failure(job.last_failure),
+            checkpoints=None if job.checkpoints is None else _brief_checkpoints(job.checkpoints),
         ),
+    )
+
+
+def _brief_failure(found: FailureRecord) -> BriefFailure:
+    task = found.task_name or found.task_id
+    return BriefFailure(timestamp=found.timestamp_ms, code=found.error.code, message=found.error.message, task=task)
+
+
+def _brief_checkpoints(found: CheckpointsInBrief) -> BriefCheckpoints:
+    return BriefCheckpoints(
+        completed=found.completed_ms,
+        duration=found.duration_ms,
+        interval=found.interval_ms,
+        failed=found.failed_ms,
+        failure_message=found.failure,
+        consecutive_failures=found.consecutive_failures,
     )
 
 

@@ -129,6 +129,17 @@ class HotRestart(Message, frozen=True):
     error: ErrorInfo | None = None  # why it did not complete
 
 
+class CheckpointsInBrief(Message, frozen=True):
+    """How a job's checkpoints are. Times are -1 if there was none."""
+
+    completed_ms: int = -1  # the last completed one, savepoints included
+    duration_ms: int = 0  # of that one
+    interval_ms: int = 0  # between two periodic ones; 0: there are none
+    failed_ms: int = -1  # the last failed one
+    failure: str = ""  # the first line of why
+    consecutive_failures: int = 0
+
+
 class JobOverview(Message, frozen=True):
     job_id: JobId
     name: str
@@ -143,6 +154,10 @@ class JobOverview(Message, frozen=True):
     owner: str = ""  # who has submitted it; empty: not known
     mode: RuntimeMode = RuntimeMode.STREAMING
     assigned: dict[AllocationId, int] = {}  # number of tasks on TaskManagers, by the allocation of their slots
+    next_restart_ms: int = -1  # when the next restart is due; -1: none is pending
+    waiting: str = ""  # why it does not have all its slots yet
+    last_failure: FailureRecord | None = None  # without the traceback, with the start of the message
+    checkpoints: CheckpointsInBrief | None = None  # None: no JobMaster knows
 
 
 class JobDetails(Message, frozen=True):

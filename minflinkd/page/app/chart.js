@@ -109,7 +109,7 @@ function make(box, series, data, { latest, stack, binary, setAt }) {
     {
       width: box.clientWidth,
       height: HEIGHT,
-      padding: [8, 4, 0, 0],
+      padding: [8, 14, 0, 0],
       legend: { show: false },
       cursor: {
         sync: { key: CROSSHAIR, setSeries: false },

@@ -1,21 +1,33 @@
 // The pages: where each is, and what shows it. A page of its own is added here, and in `views/`.
+import { CheckpointPage, CheckpointsPage } from "../views/checkpoints.js";
 import { JobPage } from "../views/job.js";
 import { OverviewPage } from "../views/overview.js";
+import { TaskManagerPage, TaskManagersPage } from "../views/taskmanagers.js";
+import { TimelinePage } from "../views/timeline.js";
 
 /** Entries of the bar at the top: [name, address, key]. */
 export const SECTIONS = [
   ["Overview", "#/", "g o"],
+  ["TaskManagers", "#/taskmanagers", "g t"],
 ];
 
 /** Tabs of a job: [name, the part of the address after the job's id]. */
 export const JOB_TABS = [
   ["Job", ""],
+  ["Checkpoints", "checkpoints"],
+  ["Timeline", "timeline"],
 ];
 
 /** [the parts of the address, the page, `job` if it follows one job]: a part that begins with : has any value. */
 const PAGES = [
   [[], OverviewPage],
   [["jobs", ":jid"], JobPage, "job"],
+  [["jobs", ":jid", "checkpoints"], CheckpointsPage, "job"],
+  [["jobs", ":jid", "checkpoints", ":id"], CheckpointPage, "job"],
+  [["jobs", ":jid", "timeline"], TimelinePage, "job"],
+  [["taskmanagers"], TaskManagersPage],
+  [["taskmanagers", ":id"], TaskManagerPage],
+  [["taskmanagers", ":id", "logs", ":log"], TaskManagerPage],
 ];
 
 /** Return {view, follows, values} for a place, or null. */

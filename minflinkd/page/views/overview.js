@@ -121,7 +121,7 @@ function Cluster({ known, now }) {
     <${Panel} title="Slots" rest=${html`<span class="muted">${overview["slots-available"]} of ${overview["slots-total"]} free</span>`}>
       <div class="pad stack">
         ${managers.map((manager) => html`<div key=${manager.id}>
-          <div class="row"><a class="clip" href=${to("taskmanagers", manager.id)}>${manager.id}</a><span class="faint nowrap">${bytes(manager.minflinkd.metrics["process.rss"])}</span></div>
+          <div class="row"><a class="clip" href=${to("taskmanagers", manager.id)}>${manager.id}</a><span class="faint nowrap">${bytes(memoryOf(manager))}</span></div>
           <div class="slots">${manager.minflinkd.slots.map((slot) => html`<${Slot} key=${slot.index} slot=${slot} />`)}</div></div>`)}
         ${!managers.length && html`<span class="muted">No TaskManager is registered.</span>`}
         ${jobs.length > 0 && html`<div class="legend">${jobs.slice(0, 12).map((jid) => html`<span key=${jid}><i style=${{ color: colourOf(jid) }}></i>${nameOf(jid)}</span>`)}</div>`}
@@ -133,6 +133,12 @@ function Cluster({ known, now }) {
       <dt>Jobs</dt><dd>${overview["jobs-running"]} running, ${overview["jobs-finished"]} finished, ${overview["jobs-cancelled"]} cancelled, ${overview["jobs-failed"]} failed</dd>
     </dl></div></${Panel}>
   </div>`;
+}
+
+/** Of all of its processes together; null if nothing is known. */
+export function memoryOf({ minflinkd: { metrics } }) {
+  const known = ["supervisor", "session", "jvm"].map((name) => metrics[`${name}.rss_bytes`]).filter((one) => one !== undefined);
+  return known.length ? known.reduce((sum, one) => sum + one, 0) : null;
 }
 
 export function Slot({ slot, named }) {

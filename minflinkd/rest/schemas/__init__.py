@@ -41,6 +41,8 @@ from minflinkd.rest.schemas.cluster import (
     WhoAmI,
 )
 from minflinkd.rest.schemas.jobs import (
+    BriefCheckpoints,
+    BriefFailure,
     CollectedRow,
     CollectedRows,
     ErrorDetails,
@@ -126,6 +128,8 @@ __all__ = [
     "BlobAccess",
     "BlobTotals",
     "Blobs",
+    "BriefCheckpoints",
+    "BriefFailure",
     "Checkpoint",
     "CheckpointConfig",
     "CheckpointCounts",

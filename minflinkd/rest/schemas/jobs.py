@@ -54,11 +54,35 @@ class RepeatedRestarts(Answer, frozen=True, kw_only=True, rename="kebab"):
     taskmanager_id: str | None
 
 
+class BriefFailure(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """A failure in one line."""
+
+    timestamp: int
+    code: str
+    message: str
+    task: str | None  # the task's name, where it was one
+
+
+class BriefCheckpoints(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """How a job's checkpoints are; times are -1 if there was none."""
+
+    completed: int = -1  # the last completed one, savepoints included
+    duration: int = 0  # milliseconds that it took
+    interval: int = 0  # between two periodic ones; 0: there are none
+    failed: int = -1
+    failure_message: str = ""
+    consecutive_failures: int = 0
+
+
 class SummaryExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     on_trial: bool  # the running version has found no input yet
     restarts: int  # since the submission
     restarting_repeatedly: RepeatedRestarts | None = None  # with the start of the message
     owner: str = ""  # who has submitted it; empty: not known
+    next_restart: int | None = None  # when the next restart is due
+    waiting: str = ""  # why the job does not have all its slots yet
+    last_failure: BriefFailure | None = None
+    checkpoints: BriefCheckpoints | None = None  # of a job that runs
 
 
 class JobSummary(Answer, frozen=True, kw_only=True, rename="kebab"):

@@ -170,7 +170,7 @@ def _wave(name: str, at: int) -> float:
     """Return the same number between 0 and 1 for the same name and time."""
     seed = sum(map(ord, name))
     slow = math.sin(at / 400_000 + seed) + math.sin(at / 90_000 + 2 * seed) / 3
-    return (slow + math.sin(at / STEP * (1 + seed % 7)) / 6 + 1.6) / 3.2
+    return (slow + math.sin(at / 31_000 + 3 * seed) / 12 + 1.6) / 3.2
 
 
 def _rate(name: str, at: int) -> float:

@@ -19,10 +19,12 @@ from minflinkd.rest.identity.access import Access
 from minflinkd.rest.server import Entrance, Listening, RestServer
 from minflinkd.rpc.jobs import ExecutionState, HotRestart, JobDetails, JobStatus, RecoveryRecord, RestartState
 from minflinkd.rpc.local import LocalNetwork
-from minflinkd.runtime.ids import JobId, TaskId, VertexId
+from minflinkd.rpc.messages import GetResourceOverview, ListTaskManagers, ResourceOverview, SlotStatus, TaskManagerInfo
+from minflinkd.runtime.ids import JobId, ResourceId, TaskId, VertexId
+from tests.component.page.checkpoints_to_show import checkpoints
 from tests.component.page.fake_events import FakeEvents
 from tests.unit.rest import parties
-from tests.unit.rest.parties import Dispatcher, ResourceManager, TaskManager
+from tests.unit.rest.parties import TM, Dispatcher, ResourceManager, TaskManager
 
 FLIGHTS = JobId("0f" * 16)
 MARKUP = "<img src=x onerror=document.title='broken'>&amp;\"'"
@@ -41,11 +43,56 @@ class World:
         return self.server.url
 
 
+class Managers(ResourceManager):
+    """Three TaskManagers that are heard, with slots of several jobs."""
+
+    async def list(self, question: ListTaskManagers) -> tuple[TaskManagerInfo, ...]:
+        (pattern,) = await super().list(question)
+        held = [(FLIGHTS, FLIGHTS, JobId("3f" * 16), None), (JobId("1f" * 16), FLIGHTS), (None, None)]
+        return tuple(
+            replace(
+                pattern,
+                resource_id=TM if n == 0 else ResourceId(f"tm-{n}23456789abc"),
+                pid=4711 + n,
+                registered_ms=now_ms() - 7_000_000,
+                last_heartbeat_ms=now_ms() - 900,
+                report=replace(
+                    pattern.report,
+                    session_generation=1 + n,
+                    slots=tuple(SlotStatus(index=i, job_id=one) for i, one in enumerate(slots)),
+                    metrics=METRICS,
+                ),
+            )
+            for n, slots in enumerate(held)
+        )
+
+    async def overview(self, question: GetResourceOverview) -> ResourceOverview:
+        return ResourceOverview(task_managers=3, slots_total=8, slots_free=3, starting=(), lost=1)
+
+
+METRICS = {
+    "supervisor.rss_bytes": 98e6,
+    "supervisor.threads": 12.0,
+    "session.rss_bytes": 310e6,
+    "session.threads": 41.0,
+    "jvm.rss_bytes": 2.1e9,
+    "jvm.threads": 187.0,
+    "jvm.descriptors": 402.0,
+    "storage.file.write.requests": 1802.0,
+    "storage.file.write.bytes": 88_120_331.0,
+    "storage.file.write.seconds": 3.91,
+    "merging.physical_files": 31.0,
+    "merging.bytes_stored": 91_000_000.0,
+}
+
+
 @contextlib.asynccontextmanager
 async def running(*, port: int = 0, access: Access | None = None) -> AsyncIterator[World]:
     network = LocalNetwork()
-    dispatcher, manager, task_manager = Dispatcher(network), ResourceManager(network), TaskManager(network)
+    dispatcher, manager, task_manager = Dispatcher(network), Managers(network), TaskManager(network)
     dispatcher.jobs = {job.job_id: job for job in jobs()}
+    dispatcher.in_brief = replace(dispatcher.in_brief, completed_ms=now_ms() - 4_000)
+    dispatcher.checkpoints = checkpoints(now_ms())
     async with aiohttp.ClientSession() as http:
 
         async def get(path: str) -> Any:

@@ -88,7 +88,23 @@ async def test_jobs_overview_has_every_task_state(http: Http) -> None:
         "jobType", "schedulerType", "pending-operators", "minflinkd",
     }  # fmt: skip
     assert (first["jobType"], first["pending-operators"]) == ("STREAMING", 0)
-    assert first["minflinkd"] == {"on-trial": False, "restarts": 1, "restarting-repeatedly": None, "owner": ""}
+    assert first["minflinkd"] == {
+        "on-trial": False,
+        "restarts": 1,
+        "restarting-repeatedly": None,
+        "owner": "",
+        "next-restart": None,
+        "waiting": "2 slots of one TaskManager are needed; 1 TaskManager is registered",
+        "last-failure": None,
+        "checkpoints": {
+            "completed": STARTED + 5300,
+            "duration": 300,
+            "interval": 5000,
+            "failed": -1,
+            "failure-message": "",
+            "consecutive-failures": 0,
+        },
+    }
     assert first["tasks"] == {"total": 2, **dict.fromkeys(TASK_STATES, 0), "running": 2}
     assert (first["end-time"], first["state"]) == (-1, "RUNNING")
     assert first["duration"] > 0

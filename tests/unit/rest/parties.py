@@ -18,6 +18,7 @@ from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Input, JobGraph, RestartKind, RestartStrategy, Sink, Source, Task, Vertex
 from minflinkd.rpc.jobs import (
     CancelJob,
+    CheckpointsInBrief,
     ExecutionState,
     FailureRecord,
     GetJob,
@@ -190,6 +191,7 @@ class Dispatcher:
         }
         self.checkpoints = ORDINARY
         self.checkpoint_options = ORDINARY_OPTIONS
+        self.in_brief = CheckpointsInBrief(completed_ms=STARTED + 5300, duration_ms=300, interval_ms=5000)
         self.faults: tuple[GraphFault, ...] = ()
         self.warnings: tuple[str, ...] = ()
         self.submissions: list[SubmitJob] = []
@@ -233,6 +235,10 @@ class Dispatcher:
                 on_trial=job.on_trial,
                 restarts=job.restarts,
                 repeated=job.repeated,
+                next_restart_ms=job.next_restart_ms,
+                waiting=" ".join(job.waiting),
+                last_failure=job.failures[0] if job.failures else None,
+                checkpoints=None if job.status.terminal else self.in_brief,
             )
             for job in self.jobs.values()
         )
