@@ -22,6 +22,9 @@ _AGAIN = 24 * 3600.0  # seconds until a failed installation is tried again by it
 AZURITE_VERSION = "3.35.0"  # the last version that runs on Node 18, which Debian 12 has
 AZURITE = HOME / f"azurite-{AZURITE_VERSION}" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 
+AXE_VERSION = "4.14.1"
+AXE = HOME / f"axe-core-{AXE_VERSION}" / "node_modules" / "axe-core" / "axe.min.js"
+
 HADOOP_VERSION = "3.4.1"
 HADOOP = HOME / f"hadoop-{HADOOP_VERSION}"  # the jars of a NameNode and a DataNode
 _ARTIFACTS = (
@@ -63,19 +66,31 @@ def azurite() -> None:
     need("node", "nodejs")
     if AZURITE.is_file():
         return
+    npm(AZURITE, f"azurite@{AZURITE_VERSION}")
+
+
+def npm(wanted: Path, package: str) -> None:
+    """Install a package from npm, `name@version`, unless what is wanted of it is there. Raises NotInstalled."""
+    if wanted.is_file():
+        return
     need("npm", "npm")
-    target = HOME / f"azurite-{AZURITE_VERSION}"
-    draft = HOME / f"azurite-{os.getpid()}.part"
+    target = HOME / package.replace("@", "-")
+    draft = HOME / f"{target.name}-{os.getpid()}.part"
     try:
         run(
             *("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev", "--loglevel=error"),
-            *("--prefix", str(draft), f"azurite@{AZURITE_VERSION}"),
+            *("--prefix", str(draft), package),
         )
-        if not AZURITE.is_file():
+        if not wanted.is_file():
             shutil.rmtree(target, ignore_errors=True)
         _appear(draft, target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def axe() -> None:
+    """Install what looks for faults of accessibility in a page."""
+    npm(AXE, f"axe-core@{AXE_VERSION}")
 
 
 def hdfs() -> None:
@@ -214,6 +229,7 @@ def _pom(artifacts: Iterable[str], *, alone: bool) -> str:
 
 SERVERS: dict[str, Callable[[], None]] = {
     "azurite": azurite,
+    "axe-core": axe,
     "hdfs": hdfs,
     "postgres": postgres,
     "prometheus": prometheus,

@@ -25,7 +25,7 @@ export function Chart({ title, series, times, range, form, marks = [], stack = f
       plot.current = make(box.current, series, data, { latest, stack, binary, setAt });
     };
     draw();
-    const fitted = new ResizeObserver(() => plot.current.setSize({ width: box.current.clientWidth, height: HEIGHT }));
+    const fitted = new ResizeObserver(() => box.current && plot.current?.setSize({ width: box.current.clientWidth, height: HEIGHT }));
     fitted.observe(box.current);
     const dark = matchMedia("(prefers-color-scheme: dark)");
     addEventListener("themechange", draw);
@@ -40,12 +40,14 @@ export function Chart({ title, series, times, range, form, marks = [], stack = f
   }, [names]);
   useEffect(() => plot.current?.setData(data), [data, range[0], range[1], marks]);
 
+  const nothing = !series.some((one) => one.values.some((value) => value !== null && value !== undefined));
   const index = at ?? times.length - 1;
   const near = at === null ? null : marks.find((mark) => Math.abs(mark.at / 1000 - times[at]) <= nearTo(plot.current));
   return html`<figure class="chart">
     <figcaption><h3>${title}</h3>${note && html`<span class="faint">${note}</span>`}
       <span class="at faint">${at === null ? "" : time(times[at] * 1000)}</span></figcaption>
-    <div ref=${box} class="plot" tabindex="0" role="img" aria-label=${inWords(title, series, form)} onKeyDown=${(event) => step(event, plot.current, at, times)}></div>
+    <div ref=${box} class="plot" hidden=${nothing} tabindex="0" role="img" aria-label=${inWords(title, series, form)} onKeyDown=${(event) => step(event, plot.current, at, times)}></div>
+    ${nothing && html`<p class="none">Nothing was measured in this time</p>`}
     <div class="legend">
       ${series.map((one) => html`<span key=${one.name} title=${one.name}><i style=${{ color: one.colour }}></i><span class="clip">${one.name}</span><b>${form(one.values[index])}</b></span>`)}
       ${near && html`<span class="near" style=${{ color: colourOfMark(near.kind) }}>${near.text}</span>`}

@@ -1,5 +1,5 @@
 // The keyboard: single keys and sequences such as `g o`, which can be turned off for those who dictate.
-import { useEffect } from "./html.js";
+import { useEffect, useRef } from "./html.js";
 
 const PAUSE = 1200; // milliseconds between the keys of a sequence
 const bindings = new Map(); // by keys: what they do, the latest last
@@ -25,12 +25,12 @@ export function setSingleKeys(on) {
 
 /** Bind keys while the component is there. `means` is shown in the list of keys. */
 export function useKey(keys, means, action) {
+  const binding = useRef({ keys }).current;
+  Object.assign(binding, { means, action }); // what a key does is what was rendered last
   useEffect(() => {
-    const binding = { keys, means, action };
-    const all = bindings.get(keys) ?? [];
-    bindings.set(keys, [...all, binding]);
+    bindings.set(keys, [...(bindings.get(keys) ?? []), binding]);
     return () => bindings.set(keys, bindings.get(keys).filter((one) => one !== binding));
-  });
+  }, [keys]);
 }
 
 export function allKeys() {

@@ -81,7 +81,7 @@ export function LogView({ path, name }) {
     </div>
     <${Fault} error=${log.error} />
     ${shown.length > SHOWN && html`<p class="muted">The last ${whole(SHOWN)} of ${whole(shown.length)} lines.</p>`}
-    <pre ref=${box} class="trace lines" tabindex="0" role="log" aria-label=${name} aria-live="off" onScroll=${scrolled}>${last.map((line, i) => html`<span key=${shown.length - last.length + i} class=${level(line)}>${marked(line, wanted)}\n</span>`)}</pre>
+    <pre ref=${box} class="trace lines" tabindex="0" role="log" aria-label=${name} aria-live="off" onScroll=${scrolled}>${last.map((line, i) => html`<span key=${shown.length - last.length + i} class=${level(line)}>${marked(line, wanted)}</span>`)}</pre>
   </div>`;
 }
 

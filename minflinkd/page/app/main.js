@@ -2,7 +2,7 @@
 import { returnToPlace } from "./api.js";
 import { follow, learnWho } from "./cluster.js";
 import { Frame } from "./frame.js";
-import { html, render, useEffect, useErrorBoundary } from "./html.js";
+import { html, render, useEffect, useErrorBoundary, useRef } from "./html.js";
 import { followJob } from "./job.js";
 import { find } from "./pages.js";
 import { Empty, Head } from "./parts.js";
@@ -13,7 +13,12 @@ function App() {
   const page = find(route.parts);
   const jid = page?.follows === "job" ? page.values.jid : null;
   useEffect(() => (jid ? followJob(jid) : follow()), [jid]);
+  const opened = useRef(true);
   useEffect(() => {
+    if (opened.current) {
+      opened.current = false; // the browser begins at the top
+      return;
+    }
     if (document.activeElement === document.body || document.activeElement?.closest("main")) document.getElementById("main").focus({ preventScroll: true });
     scrollTo(0, 0);
   }, [route.path]);

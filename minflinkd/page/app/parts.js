@@ -50,7 +50,7 @@ export function Figures({ figures }) {
 
 /** A table that can be scrolled with the keyboard where it is too wide. */
 export function Scroll({ label, children }) {
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>${children}</div>`;
+  return html`<div class="scroll" tabindex="0" role="group" aria-label=${label}>${children}</div>`;
 }
 
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;

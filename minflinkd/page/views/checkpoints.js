@@ -44,7 +44,7 @@ function Causes({ checkpoints, now }) {
   const refused = Object.entries(extras.refused);
   const restored = latest.restored;
   if (!failed.length && !refused.length && !extras.damaged.length && !restored) return null;
-  return html`<${Panel} title="What went wrong" label="What went wrong"><div class="pad"><dl class="pairs">
+  return html`<${Panel} title="Failures and restores" label="Failures and restores"><div class="pad"><dl class="pairs">
     ${failed.length > 0 && html`<dt>Failed because of</dt><dd>${failed.map(([cause, count]) => `${cause} (${count})`).join(", ")}</dd>`}
     ${latest.failed && html`<dt>Last failure</dt><dd>${time(latest.failed.failure_timestamp, now)}: ${latest.failed.failure_message}</dd>`}
     ${refused.length > 0 && html`<dt>Not begun because of</dt><dd>${refused.map(([reason, count]) => `${reason} (${count})`).join(", ")}</dd>`}
@@ -89,7 +89,7 @@ function History({ checkpoints, jid, now }) {
   const longest = Math.max(...shown.map((one) => one.end_to_end_duration), 1);
   return html`<${Panel} title=${html`The last ones <span class="faint">${shown.length}</span>`} label="The last checkpoints">
     <${Scroll} label="The last checkpoints"><table>
-      <thead><tr><th scope="col" class="num">Id</th><th scope="col">State</th><th scope="col">Kind</th><th scope="col">Triggered</th><th scope="col" class="num">Duration</th><th scope="col" class="hide-narrow"></th>
+      <thead><tr><th scope="col" class="num">Id</th><th scope="col">State</th><th scope="col">Kind</th><th scope="col">Triggered</th><th scope="col" class="num">Duration</th><th scope="col" class="hide-narrow"><span class="unseen">Compared with the others</span></th>
         <th scope="col" class="num">State size</th><th scope="col" class="num">Uploaded</th><th scope="col" class="num">Tasks</th></tr></thead>
       <tbody>${shown.map((one) => html`<${Row} key=${one.id} one=${one} jid=${jid} now=${now} longest=${longest} />`)}</tbody>
     </table></${Scroll}>
@@ -119,12 +119,11 @@ function StartFrom({ checkpoints, job, now }) {
   const places = [savepoint && ["savepoint", savepoint], completed && completed.id !== savepoint?.id && ["checkpoint", completed]].filter(Boolean);
   const usable = places.filter(([, one]) => one.external_path);
   if (!usable.length) return null;
-  return html`<${Panel} title="Start from here" label="Start from here"><div class="pad stack">
-    ${usable.map(([kind, one]) => html`<div key=${kind} class="start-from">
-      <span>The last ${kind}, ${one.id}, ${ago(one.latest_ack_timestamp, now)}, ${bytes(one.state_size)}</span>
+  return html`<${Panel} title="Start from here" label="Start from here"><div class="pad start-from">
+    ${usable.map(([kind, one]) => html`
+      <span key=${kind}>The last ${kind}, ${one.id}, ${ago(one.latest_ack_timestamp, now)}, ${bytes(one.state_size)}</span>
       <code class="clip" title=${one.external_path}>minflinkd run ${"JOB.yaml"} --from-savepoint ${one.external_path}</code>
-      <${Copy} text=${`minflinkd run JOB.yaml --from-savepoint ${one.external_path}`} label="Copy the command" />
-    </div>`)}
+      <${Copy} text=${`minflinkd run JOB.yaml --from-savepoint ${one.external_path}`} label="Copy the command" />`)}
   </div></${Panel}>`;
 }
 

@@ -12,6 +12,8 @@ import { Sparkline } from "../app/sparkline.js";
 import { State } from "../app/status.js";
 import { useStore } from "../app/store.js";
 
+const MOST_MANAGERS = 20;
+
 export function OverviewPage() {
   const known = useStore(cluster);
   const now = useNow();
@@ -35,7 +37,7 @@ function calmly({ overview, jobs }) {
 function Standing({ overview, now }) {
   const { version, leader, standbys } = overview.minflinkd;
   return html`<span>minflinkd ${version}</span>
-    ${leader && html`<span>${leader.name} leads since ${time(leader.since, now)}</span>`}
+    ${leader?.since > 0 && html`<span>${leader.name} leads since ${time(leader.since, now)}</span>`}
     ${standbys.length > 0 && html`<span>${plural(standbys.length, "standby")}</span>`}`;
 }
 
@@ -79,11 +81,11 @@ function Jobs({ known, now }) {
 function JobTable({ jobs, known, now, at, label }) {
   const over = jobs.every(hasEnded);
   return html`<${Scroll} label=${label}><table>
-    <thead><tr><th scope="col">Name</th><th scope="col">State</th><th scope="col" class="num">${over ? "Ended" : "Running for"}</th>
+    <thead><tr><th scope="col">Name</th><th scope="col" class="hide-narrow">State</th><th scope="col" class=${classes("num", !over && "hide-narrow")}>${over ? "Ended" : "Running for"}</th>
       ${over
-        ? html`<th scope="col" class="num">Lasted</th>`
+        ? html`<th scope="col" class="num hide-narrow">Lasted</th>`
         : html`<th scope="col" class="num">Rows in</th><th scope="col" class="hide-narrow">Last hour</th><th scope="col" class="num">Last checkpoint</th>`}
-      <th scope="col" class="num">Restarts</th><th scope="col" class="num hide-narrow">Tasks</th></tr></thead>
+      <th scope="col" class="num hide-narrow">Restarts</th><th scope="col" class="num hide-narrow">Tasks</th></tr></thead>
     <tbody>${jobs.map((job) => html`<${JobRow} key=${job.jid} job=${job} values=${known.rates.get(job.jid)} now=${now} at=${job.jid === at} over=${over} />`)}</tbody>
   </table></${Scroll}>`;
 }
@@ -93,15 +95,15 @@ function JobRow({ job, values, now, at, over }) {
   const last = values.length ? values.at(-1) : null;
   const open = (event) => event.target.closest("a") || getSelection().toString() || go(address);
   return html`<tr id=${`job-${job.jid}`} class=${classes("link", at && "at")} aria-current=${at ? "true" : undefined} onClick=${open}>
-    <td><a class="name" href=${address} title=${job.jid}>${job.name}</a></td>
-    <td><${State} state=${job.state} /></td>
+    <td><a class="name" href=${address} title=${job.jid}>${job.name}</a><span class="only-narrow"><${State} state=${job.state} /></span></td>
+    <td class="hide-narrow"><${State} state=${job.state} /></td>
     ${over
-      ? html`<td class="num" title=${time(job["end-time"], now)}>${ago(job["end-time"], now)}</td><td class="num">${millis(job["end-time"] - job["start-time"])}</td>`
-      : html`<td class="num" title=${time(job["start-time"], now)}>${age(job["start-time"], now)}</td>
+      ? html`<td class="num" title=${time(job["end-time"], now)}>${ago(job["end-time"], now)}</td><td class="num hide-narrow">${millis(job["end-time"] - job["start-time"])}</td>`
+      : html`<td class="num hide-narrow" title=${time(job["start-time"], now)}>${age(job["start-time"], now)}</td>
         <td class="num">${rate(last)}</td>
         <td class="hide-narrow"><${Sparkline} values=${values} label=${`rows per second of ${job.name}, now ${rate(last)}`} /></td>
         <td class="num"><${LastCheckpoint} found=${job.minflinkd.checkpoints} now=${now} /></td>`}
-    <td class=${classes("num", job.minflinkd["restarting-repeatedly"] && "bad")}>${whole(job.minflinkd.restarts)}</td>
+    <td class=${classes("num hide-narrow", job.minflinkd["restarting-repeatedly"] && "bad")}>${whole(job.minflinkd.restarts)}</td>
     <td class="num hide-narrow">${job.tasks.running + job.tasks.finished}/${job.tasks.total}</td>
   </tr>`;
 }
@@ -120,9 +122,10 @@ function Cluster({ known, now }) {
   return html`<div class="stack">
     <${Panel} title="Slots" rest=${html`<span class="muted">${overview["slots-available"]} of ${overview["slots-total"]} free</span>`}>
       <div class="pad stack">
-        ${managers.map((manager) => html`<div key=${manager.id}>
+        ${managers.slice(0, MOST_MANAGERS).map((manager) => html`<div key=${manager.id}>
           <div class="row"><a class="clip" href=${to("taskmanagers", manager.id)}>${manager.id}</a><span class="faint nowrap">${bytes(memoryOf(manager))}</span></div>
           <div class="slots">${manager.minflinkd.slots.map((slot) => html`<${Slot} key=${slot.index} slot=${slot} />`)}</div></div>`)}
+        ${managers.length > MOST_MANAGERS && html`<a href="#/taskmanagers">${plural(managers.length - MOST_MANAGERS, "other TaskManager")}</a>`}
         ${!managers.length && html`<span class="muted">No TaskManager is registered.</span>`}
         ${jobs.length > 0 && html`<div class="legend">${jobs.slice(0, 12).map((jid) => html`<span key=${jid}><i style=${{ color: colourOf(jid) }}></i>${nameOf(jid)}</span>`)}</div>`}
       </div>
@@ -147,5 +150,5 @@ export function Slot({ slot, named }) {
   const words = `slot ${slot.index}: ${name}`;
   if (!jid) return html`<span class=${classes("slot", named && "named")} title=${words}>${named ? html`<span class="faint">free</span>` : html`<span class="unseen">${words}</span>`}</span>`;
   return html`<a class=${classes("slot taken", named && "named clip")} href=${to("jobs", jid)} title=${words} style=${{ color: colourOf(jid) }}>
-    ${named ? name : html`<span class="unseen">${words}</span>`}</a>`;
+    ${named ? html`<span>${name}</span>` : html`<span class="unseen">${words}</span>`}</a>`;
 }

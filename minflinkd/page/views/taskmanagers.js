@@ -3,7 +3,7 @@ import { attention } from "../app/attention.js";
 import { useNow } from "../app/clock.js";
 import { cluster, colourOf, nameOf } from "../app/cluster.js";
 import { age, ago, bytes, plural, seconds, short, time, whole } from "../app/format.js";
-import { classes, html } from "../app/html.js";
+import { classes, html, useState } from "../app/html.js";
 import { useKey } from "../app/keys.js";
 import { LogView } from "../app/logs.js";
 import { Notices } from "../app/notices.js";
@@ -16,8 +16,11 @@ import { Slot, memoryOf } from "./overview.js";
 
 const SILENT = 15_000;
 
+const STEP = 50; // TaskManagers that are shown at first, and with each further click
+
 export function TaskManagersPage() {
   const known = useStore(cluster);
+  const [most, setMost] = useState(STEP);
   const now = useNow();
   if (!known.known) return html`<${Head} title="TaskManagers" /><${Empty}>Asking the daemon …</${Empty}>`;
   const { overview, managers } = known;
@@ -29,7 +32,8 @@ export function TaskManagersPage() {
     <div class="stack">
       <${Notices} notices=${notices} now=${now} />
       ${jobs.length > 0 && html`<div class="legend">${jobs.slice(0, 24).map((jid) => html`<span key=${jid}><i style=${{ color: colourOf(jid) }}></i><a href=${to("jobs", jid)}>${nameOf(jid)}</a></span>`)}</div>`}
-      ${managers.map((manager) => html`<${Card} key=${manager.id} manager=${manager} now=${now} />`)}
+      ${managers.slice(0, most).map((manager) => html`<${Card} key=${manager.id} manager=${manager} now=${now} />`)}
+      ${managers.length > most && html`<button class="button" onClick=${() => setMost(most + STEP)}>${plural(managers.length - most, "other TaskManager")}</button>`}
       ${starting.map((one) => html`<${Panel} key=${one.id} label=${one.id}><div class="pad alone row"><${State} state="starting" /><strong>${one.id}</strong><span class="muted">for ${age(one.since, now)}</span></div></${Panel}>`)}
       ${!managers.length && !starting.length && html`<${Panel}><${Empty}>No TaskManager is registered. One is started when a job needs it.</${Empty}></${Panel}>`}
     </div>`;
@@ -53,13 +57,13 @@ function Card({ manager, now }) {
   return html`<${Panel} label=${id} title=${html`<a href=${to("taskmanagers", id)}>${id}</a>`}
     rest=${html`<${State} state=${extras.draining ? "warning" : sessionState(extras)}>${extras.draining ? "draining" : extras.session}</${State}>
       <${Heartbeat} manager=${manager} now=${now} />`}>
-    <div class="pad manager">
+    <div class="pad manager"><div class="what">
       <div class="slots">${extras.slots.map((slot) => html`<${Slot} key=${slot.index} slot=${slot} named=${true} />`)}</div>
       <dl class="facts">
         <div><dt>Session</dt><dd>generation ${extras["session-generation"]}</dd></div>
         <div><dt>Up for</dt><dd>${age(extras.registered, now)}</dd></div>
         <div><dt>Process</dt><dd>${extras.pid}${extras.standalone ? ", standalone" : ""}</dd></div>
-      </dl>
+      </dl></div>
       <${Memory} manager=${manager} />
     </div>
   </${Panel}>`;

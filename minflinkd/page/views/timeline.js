@@ -2,7 +2,7 @@
 import { ago, firstLine, millis, plural, seconds, time } from "../app/format.js";
 import { html, useState } from "../app/html.js";
 import { JobFrame } from "../app/jobframe.js";
-import { Choice, Copy, Empty, Panel, PhaseLegend, Phases } from "../app/parts.js";
+import { Choice, Copy, Empty, Panel, PhaseLegend, Phases, Scroll } from "../app/parts.js";
 import { to } from "../app/router.js";
 import { Sign, State, tone, wordOf } from "../app/status.js";
 
@@ -127,7 +127,7 @@ export function spansOf(job, until) {
 
 function Tasks({ job, now }) {
   if (!job.vertices.length) return html`<${Panel} title="Attempts"><${Empty}>The job has no tasks yet.</${Empty}></${Panel}>`;
-  return html`<${Panel} title="Attempts" label="Attempts"><div class="scroll" tabindex="0" role="region" aria-label="Attempts"><table>
+  return html`<${Panel} title="Attempts" label="Attempts"><${Scroll} label="Attempts"><table>
     <thead><tr><th scope="col">Task</th><th scope="col">State</th><th scope="col" class="num">Attempt</th><th scope="col">Since</th><th scope="col">TaskManager</th><th scope="col" class="phase-cell">How it started</th></tr></thead>
     <tbody>${job.vertices.map((vertex) => {
       const found = vertex.minflinkd;
@@ -136,5 +136,5 @@ function Tasks({ job, now }) {
         <td><${State} state=${vertex.status} /></td><td class="num">${found["attempt-number"] + 1}</td><td class="nowrap">${time(vertex["start-time"], now)}</td>
         <td>${found["taskmanager-id"] ? html`<a href=${to("taskmanagers", found["taskmanager-id"])}>${found["taskmanager-id"]}</a>` : html`<span class="faint">–</span>`}</td>
         <td class="phase-cell">${phases.length > 0 && html`<${Phases} phases=${phases} /><${PhaseLegend} phases=${phases} />`}</td></tr>`;
-    })}</tbody></table></div></${Panel}>`;
+    })}</tbody></table></${Scroll}></${Panel}>`;
 }

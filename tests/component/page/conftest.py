@@ -1,0 +1,31 @@
+"""One browser for all tests of a process: it takes longer to start than a test takes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from tests.component.page.opened import Opened, opened
+from tests.component.page.world import World, running
+from tests.servers.chromium import chromium
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    async with chromium() as found:
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def world() -> AsyncIterator[World]:
+    async with running() as found:
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(browser: Browser, world: World) -> AsyncIterator[Opened]:
+    """The overview in a window of its own."""
+    async with opened(browser, world.url) as found:
+        yield found
