@@ -12,7 +12,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from minflinkd.page.files import File, Files, files
+from minflinkd.page.files import File, files
 from minflinkd.rest import route
 from minflinkd.rest.declared import PAGE_DIGEST, PAGE_FILE, PAGE_FOLDER
 from minflinkd.rest.errors import NoSuchPath
@@ -112,8 +112,3 @@ def _answer(request: web.Request, file: File) -> web.Response:
 
 
 _OF_FILES: Final = {"Cross-Origin-Resource-Policy": "same-origin"}
-
-
-def style_of(found: Files, base: str) -> str:
-    """Return the links to the style sheets, for pages that are not this one. `base`: where the endpoint's root is."""
-    return "\n".join(f'<link rel="stylesheet" href="{base}{found.path_of(name)}">' for name in found.styles)

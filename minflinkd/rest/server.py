@@ -6,6 +6,7 @@ in the module named after its subject.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import secrets
 import socket
@@ -18,6 +19,7 @@ import structlog
 from aiohttp import web
 
 from minflinkd.metrics.registry import Metrics
+from minflinkd.page.files import files
 from minflinkd.rest.backend import JOB, Backend, Handler
 from minflinkd.rest.blobs import BlobListing, ListedBlobs
 from minflinkd.rest.checkpoints import CheckpointRoutes
@@ -185,6 +187,7 @@ class RestServer(Component):
     async def _start(self) -> None:
         await self._log_copies.start()
         await self.events.start()
+        await asyncio.to_thread(files)  # of the page, which are compressed now
         limits = self._limits
         app = web.Application(middlewares=[self._around], client_max_size=limits.body_bytes)
         for route in self.routes:
@@ -323,7 +326,7 @@ def refusal(request: web.Request, error: Unauthenticated | Forbidden) -> web.Res
     """Return the answer for who is not let in: JSON, or for a person in a browser the form to log in."""
     request[_CODE] = error.code
     if isinstance(error, Unauthenticated) and wants_page(request):
-        response = login_page(error.status)
+        response = login_page(error.status, "" if error.reason == Unauthenticated.reason else str(error))
     else:
         response = error_response(request, error_answer(error), error.status)
     if isinstance(error, Unauthenticated):

@@ -6,12 +6,14 @@ The cookie is `HttpOnly`, so that no script reads it, and `SameSite=Strict`, so 
 from __future__ import annotations
 
 import asyncio
+from html import escape
 from typing import Final
 from urllib.parse import parse_qs
 
 import msgspec
 from aiohttp import web
 
+from minflinkd.page.files import files
 from minflinkd.rest import route
 from minflinkd.rest.backend import json_answer
 from minflinkd.rest.declared import JSON, Body, InQuery
@@ -27,7 +29,8 @@ from minflinkd.rest.schemas import LoginLink, WhoAmI
 FORM: Final = "application/x-www-form-urlencoded"
 # With `no-referrer`, browsers send `Origin: null` with the form, which is refused as another origin's.
 _HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; font-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -35,15 +38,25 @@ _HEADERS: Final = {
 _PAGE: Final = """\
 <!doctype html>
 <html lang="en">
+<head>
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
 <title>minflinkd: log in</title>
+<link rel="icon" href="/{at}style/icon.svg" type="image/svg+xml">
+{styles}
+</head>
+<body>
+<main class="entrance">
 <h1>minflinkd</h1>
-<form method="post" action="/login">
-<p><label>Token <input name="token" type="password" autocomplete="current-password" required autofocus></label>
-<button>Log in</button>
+{why}<form method="post" action="/login">
+<label>Token
+<input class="field" name="token" type="password" autocomplete="current-password" required autofocus></label>
+<button class="button primary">Log in</button>
 </form>
-<p>On the daemon's host, <code>minflinkd open</code> prints a link that logs in by itself.
+<p class="muted">On the daemon's host, <code>minflinkd open</code> prints a link that logs in by itself.
+</main>
+</body>
 </html>
 """
 # A page of its own, not a redirection: the browser sends a strict cookie only with what this page asks for.
@@ -208,13 +221,19 @@ class _WrongLink(Unauthenticated):
     reason = "wrong-link"
 
 
-def login_page(status: int) -> web.Response:
-    return web.Response(text=_PAGE, status=status, content_type="text/html", charset="utf-8", headers=_HEADERS)
+def login_page(status: int, why: str = "") -> web.Response:
+    """Return the form. `why`: what was wrong with the token."""
+    found = files()
+    styles = "\n".join(f'<link rel="stylesheet" href="/{found.path_of(name)}">' for name in found.styles)
+    said = f'<p class="bad" role="alert">{escape(why)}</p>\n' if why else ""
+    text = _PAGE.format(at=found.path_of(""), styles=styles, why=said)
+    return web.Response(text=text, status=status, content_type="text/html", charset="utf-8", headers=_HEADERS)
 
 
 def wants_page(request: web.Request) -> bool:
     """Whether a person looks at the answer."""
-    return request.method == "GET" and "text/html" in request.headers.get("Accept", "")
+    asks = request.method == "GET" or request.content_type == FORM
+    return asks and "text/html" in request.headers.get("Accept", "")
 
 
 def _who(identity: Identity) -> WhoAmI:

@@ -1,4 +1,4 @@
-"""The modules of the page that decide, in a browser: what needs attention, how figures are written, how series go on."""
+"""The modules of the page that decide, in a browser: what needs attention, how figures are written, what series do."""
 
 from __future__ import annotations
 

@@ -87,13 +87,14 @@ METRICS = {
 
 
 @contextlib.asynccontextmanager
-async def running(*, port: int = 0, access: Access | None = None) -> AsyncIterator[World]:
+async def running(*, access: Access | None = None, token: str = "") -> AsyncIterator[World]:
     network = LocalNetwork()
     dispatcher, manager, task_manager = Dispatcher(network), Managers(network), TaskManager(network)
     dispatcher.jobs = {job.job_id: job for job in jobs()}
     dispatcher.in_brief = replace(dispatcher.in_brief, completed_ms=now_ms() - 4_000)
     dispatcher.checkpoints = checkpoints(now_ms())
-    async with aiohttp.ClientSession() as http:
+    own = {"Authorization": f"Bearer {token}"} if token else {}
+    async with aiohttp.ClientSession(headers=own) as http:
 
         async def get(path: str) -> Any:
             async with http.get(server.url + path) as response:
@@ -102,7 +103,7 @@ async def running(*, port: int = 0, access: Access | None = None) -> AsyncIterat
         events = FakeEvents(get)
         server = RestServer(
             Backend(network, timeout=5.0),
-            listening=Listening(host="127.0.0.1", port=port),
+            listening=Listening(host="127.0.0.1", port=0),
             entrance=Entrance(access=access or Access.open_to_all()),
             about=About(version="0.1.0", config_items=lambda: [("rest.port", "8081")], blob_url=str),
             metrics=Metrics(version="0.1.0", rpc_outcomes=lambda: network.outcomes),

@@ -320,6 +320,11 @@ async def test_a_person_sees_a_form_that_logs_in_without_a_script(at: World) -> 
     assert (response.status, response.content_type) == (401, "text/html")
     assert "<script" not in page
     assert "form-action 'self'" in response.headers["Content-Security-Policy"]
+    own = {"Origin": at.server.url, "Sec-Fetch-Site": "same-origin", **accept}
+    async with at.http.post("/login", data={"token": "mfl-no"}, headers=own) as response:
+        page = await response.text()
+    assert (response.status, response.content_type) == (401, "text/html"), "not JSON: a person has mistyped a token"
+    assert 'role="alert"' in page
     form = {"token": TOKENS["view"].text}
     own = {"Origin": at.server.url, "Sec-Fetch-Site": "same-origin", **accept}
     async with at.http.post("/login", data=form, headers=own, allow_redirects=False) as response:
