@@ -7,12 +7,12 @@ const SILENT = 15_000; // milliseconds without a heartbeat; they come every few 
 const WAITING = 20_000; // milliseconds for which a job may wait for slots without a word
 const RANK = { problem: 0, warning: 1, info: 2 };
 
-/** `known`: {overview, jobs, managers, figures}. Returns [{key, level, what, why, since, link, linkName}]. */
-export function attention({ overview, jobs, managers, figures }, now) {
+/** `known`: {overview, jobs, managers, figures}, and `heardAt`: when the managers were heard of. Returns [{key, level, what, why, since, link, linkName}]. */
+export function attention({ overview, jobs, managers, figures, heardAt }, now) {
   const found = [
     ...ofCluster(overview, managers, figures),
     ...jobs.flatMap((job) => ofJob(job, now)),
-    ...managers.flatMap((manager) => ofManager(manager, now)),
+    ...managers.flatMap((manager) => ofManager(manager, heardAt ?? now)),
   ];
   return found.sort((a, b) => RANK[a.level] - RANK[b.level] || (b.since ?? 0) - (a.since ?? 0));
 }
@@ -106,17 +106,17 @@ function ofCheckpoints(job, checkpoints, at) {
   return [];
 }
 
-function ofManager(manager, now) {
+function ofManager(manager, heardAt) {
   const { id, minflinkd: extras } = manager;
   const at = { link: to("taskmanagers", id), linkName: "Open the TaskManager" };
-  const silent = now - manager.timeSinceLastHeartbeat;
+  const silent = heardAt - manager.timeSinceLastHeartbeat;
   const found = [];
   if (silent > SILENT) {
     found.push({
       ...at,
       key: `silent ${id}`,
       level: "problem",
-      what: `TaskManager ${id} has not been heard for ${age(manager.timeSinceLastHeartbeat, now)}`,
+      what: `TaskManager ${id} has not been heard for ${age(manager.timeSinceLastHeartbeat, heardAt)}`,
       why: "If it stays silent, it is given up and its tasks start elsewhere.",
       since: manager.timeSinceLastHeartbeat,
     });

@@ -1,6 +1,6 @@
 // What is known of the whole cluster, from `/events`: the overview, the jobs, the TaskManagers, and their figures.
 import { get } from "./api.js";
-import { learn } from "./clock.js";
+import { learn, now } from "./clock.js";
 import { SeriesSet } from "./series.js";
 import { Store } from "./store.js";
 import { Stream } from "./stream.js";
@@ -11,10 +11,19 @@ export const cluster = new Store({
   overview: null,
   jobs: [],
   managers: [],
+  managersAt: 0, // when they were heard of
   rates: new SeriesSet(), // by a job's id: rows in per second
   figures: new SeriesSet(), // of the cluster
   who: null,
 });
+
+/**
+ * When a TaskManager was heard, seen from when the list came: that comes seldom, as long as only heartbeats change. If
+ * it has not come for long, nobody was heard.
+ */
+export function heardFrom({ managers, managersAt }, at) {
+  return at - managersAt > 20_000 + 200 * managers.length ? at : managersAt;
+}
 
 const ENDED = new Set(["FINISHED", "CANCELED", "FAILED"]);
 export const hasEnded = (job) => ENDED.has(job.state);
@@ -26,14 +35,12 @@ function inOrder(jobs) {
 const handlers = {
   overview: (overview) => cluster.set({ overview, known: true }),
   job(job) {
-    learn(job["start-time"] + job.duration > job["end-time"] && job["end-time"] < 0 ? job["start-time"] + job.duration : 0);
     const jobs = cluster.value.jobs.filter((one) => one.jid !== job.jid);
     cluster.set({ jobs: inOrder([...jobs, job]) });
   },
   "job-gone": ({ jid }) => cluster.set({ jobs: cluster.value.jobs.filter((one) => one.jid !== jid) }),
-  taskmanagers: ({ taskmanagers }) => cluster.set({ managers: taskmanagers }),
+  taskmanagers: ({ taskmanagers }) => cluster.set({ managers: taskmanagers, managersAt: now() }),
   sample({ at, cluster: figures, jobs }) {
-    learn(at);
     const rates = Object.fromEntries(Object.entries(jobs).map(([jid, one]) => [jid, one.rows_in_per_second ?? null]));
     cluster.value.rates.append(at, rates);
     cluster.value.figures.append(at, figures);

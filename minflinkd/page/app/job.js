@@ -50,7 +50,6 @@ async function past() {
 }
 
 function sampled({ at, job, tasks }) {
-  learn(at);
   const sample = { ...job };
   for (const [task, all] of Object.entries(tasks)) {
     for (const [name, value] of Object.entries(all)) sample[seriesOf(task, name)] = value;
@@ -68,7 +67,6 @@ function marked(kind, at, text) {
 
 const handlers = {
   job(job) {
-    learn(job.now);
     const before = followed.value.job;
     followed.set({ job });
     if (before && job.minflinkd.restarts > before.minflinkd.restarts) {
@@ -88,8 +86,10 @@ const handlers = {
 /** Follow a job until the returned function is called. */
 export function followJob(jid) {
   followed.set({ ...NOTHING, range: followed.value.range, figures: new SeriesSet(), jid });
-  get(`/jobs/${jid}/status`).catch((missing) => followed.value.jid === jid && followed.set({ missing }));
   if (!cluster.value.known) look().catch(() => null); // names of other jobs, for slots and the palette
-  const stream = new Stream(`/jobs/${jid}/events`, handlers, past);
+  const stream = new Stream(`/jobs/${jid}/events`, handlers, past, {
+    path: `/jobs/${jid}/status`,
+    gone: (missing) => followed.set({ missing }),
+  });
   return () => stream.close();
 }

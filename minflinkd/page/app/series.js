@@ -24,7 +24,8 @@ export class SeriesSet {
 
   append(at, sample) {
     if (this.length === 0) this.start = at;
-    const index = Math.max(this.length - 1, Math.floor((at - this.start) / this.step + 1e-6), 0);
+    const index = Math.floor((at - this.start) / this.step + 1e-6);
+    if (index < 0) return; // what a mended stream repeats may be older than all that is kept
     if (index - this.length > this.most) {
       for (const values of this.values.values()) values.length = 0;
       this.start = at;
@@ -52,9 +53,9 @@ export class SeriesSet {
     return this.values.get(name) ?? [];
   }
 
+  /** The latest value, which may not be older than two steps. */
   last(name) {
-    const values = this.get(name);
-    return values.length ? values[values.length - 1] : null;
+    return this.get(name).slice(-3).findLast((value) => value !== null && value !== undefined) ?? null;
   }
 
   /** The times of all values, in seconds. */

@@ -1,4 +1,4 @@
-// A value that components watch. Changes within one turn are rendered once.
+// A value that components watch. What changes until the next frame is rendered once.
 import { useEffect, useState } from "./html.js";
 
 export class Store {
@@ -17,10 +17,12 @@ export class Store {
   changed() {
     if (this.#due) return;
     this.#due = true;
-    queueMicrotask(() => {
+    const tell = () => {
       this.#due = false;
       for (const watcher of [...this.#watchers]) watcher();
-    });
+    };
+    if (document.hidden) setTimeout(tell, 200); // there are no frames then
+    else requestAnimationFrame(tell);
   }
 
   watch(watcher) {

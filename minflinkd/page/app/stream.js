@@ -1,5 +1,5 @@
 // One stream of server-sent events: kept open, mended when it breaks, and silent while nobody looks at the page.
-import { logInAgain } from "./api.js";
+import { ApiError, logInAgain } from "./api.js";
 import { now } from "./clock.js";
 import { Store } from "./store.js";
 
@@ -19,9 +19,13 @@ export class Stream {
   #closed = false;
   #seen = () => this.#visibility();
 
-  /** `handlers`: by the name of an event. `opened` is called when a stream begins that does not go on from an earlier one. */
-  constructor(path, handlers, opened = () => {}) {
+  /**
+   * `handlers`: by the name of an event. `opened` is called when a stream begins that does not go on from another one.
+   * An EventSource does not say why it was refused. So `probe.path` is asked then: 404 is told to `probe.gone`.
+   */
+  constructor(path, handlers, opened = () => {}, probe = { path: "whoami", gone: () => {} }) {
     this.path = path;
+    this.probe = probe;
     this.handlers = handlers;
     this.opened = opened;
     document.addEventListener("visibilitychange", this.#seen);
@@ -91,8 +95,16 @@ export class Stream {
     clearTimeout(this.#again);
     const pause = Math.min(LONGEST, 1000 * 2 ** this.#tries++);
     this.#again = setTimeout(() => this.#open(), pause);
-    const asked = await fetch("whoami").catch(() => null); // an EventSource does not say why it was refused
-    if (asked?.status === 401 && !this.#closed) logInAgain();
+    const asked = await fetch(this.probe.path.replace(/^\//, "")).catch(() => null);
+    if (this.#closed) return;
+    if (asked?.status === 401) logInAgain();
+    if (asked?.status === 404) {
+      const body = await asked.json().catch(() => null);
+      if (this.#closed) return;
+      this.close();
+      connection.set({ state: "live", since: now() });
+      this.probe.gone(new ApiError(404, body));
+    }
   }
 
   /** A browser has few connections to a host, and pages are left open for days. */

@@ -1,7 +1,7 @@
 // The overview: what needs attention first, the jobs, and who holds the slots.
 import { attention } from "../app/attention.js";
 import { useNow } from "../app/clock.js";
-import { cluster, colourOf, hasEnded, nameOf } from "../app/cluster.js";
+import { cluster, colourOf, hasEnded, heardFrom, nameOf } from "../app/cluster.js";
 import { age, ago, bytes, millis, plural, rate, seconds, time, whole } from "../app/format.js";
 import { classes, html, useRef, useState } from "../app/html.js";
 import { useKey } from "../app/keys.js";
@@ -18,7 +18,7 @@ export function OverviewPage() {
   const known = useStore(cluster);
   const now = useNow();
   if (!known.known) return html`<${Head} title="Overview" /><${Empty}>Asking the daemon …</${Empty}>`;
-  const notices = attention(known, now);
+  const notices = attention({ ...known, heardAt: heardFrom(known, now) }, now);
   return html`<${Head} title="Overview" about=${html`<${Standing} overview=${known.overview} now=${now} />`} />
     <div class="stack">
       <${Notices} notices=${notices} now=${now} calm=${calmly(known)} />

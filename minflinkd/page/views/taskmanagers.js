@@ -1,7 +1,7 @@
 // TaskManagers: who holds their slots, how their processes are, and their logs.
 import { attention } from "../app/attention.js";
-import { useNow } from "../app/clock.js";
-import { cluster, colourOf, nameOf } from "../app/cluster.js";
+import { now as daemonTime, useNow } from "../app/clock.js";
+import { cluster, colourOf, heardFrom, nameOf } from "../app/cluster.js";
 import { age, ago, bytes, plural, seconds, short, time, whole } from "../app/format.js";
 import { classes, html, useState } from "../app/html.js";
 import { useKey } from "../app/keys.js";
@@ -25,7 +25,7 @@ export function TaskManagersPage() {
   if (!known.known) return html`<${Head} title="TaskManagers" /><${Empty}>Asking the daemon …</${Empty}>`;
   const { overview, managers } = known;
   const jobs = [...new Set(managers.flatMap((one) => one.minflinkd.slots.map((slot) => slot["job-id"])).filter(Boolean))];
-  const notices = attention({ overview: null, jobs: [], managers, figures: null }, now);
+  const notices = attention({ overview: null, jobs: [], managers, figures: null, heardAt: heardFrom(known, now) }, now);
   const { starting } = overview.minflinkd;
   return html`<${Head} title="TaskManagers" about=${html`<span>${plural(overview.taskmanagers, "TaskManager")}</span><span>${overview["slots-available"]} of ${plural(overview["slots-total"], "slot")} free</span>
       ${overview.minflinkd["taskmanagers-lost"] > 0 && html`<span>${overview.minflinkd["taskmanagers-lost"]} lost</span>`}`} />
@@ -56,7 +56,7 @@ function Card({ manager, now }) {
   const { id, minflinkd: extras } = manager;
   return html`<${Panel} label=${id} title=${html`<a href=${to("taskmanagers", id)}>${id}</a>`}
     rest=${html`<${State} state=${extras.draining ? "warning" : sessionState(extras)}>${extras.draining ? "draining" : extras.session}</${State}>
-      <${Heartbeat} manager=${manager} now=${now} />`}>
+      <${Heartbeat} manager=${manager} />`}>
     <div class="pad manager"><div class="what">
       <div class="slots">${extras.slots.map((slot) => html`<${Slot} key=${slot.index} slot=${slot} named=${true} />`)}</div>
       <dl class="facts">
@@ -71,7 +71,8 @@ function Card({ manager, now }) {
 
 const sessionState = ({ session }) => ({ ready: "ready", lost: "problem" })[session] ?? "starting";
 
-function Heartbeat({ manager, now }) {
+function Heartbeat({ manager }) {
+  const now = heardFrom(cluster.value, daemonTime());
   const silent = now - manager.timeSinceLastHeartbeat;
   return html`<span class=${classes("nowrap", silent > SILENT ? "bad" : "muted")} title=${time(manager.timeSinceLastHeartbeat, now)}>heard ${ago(manager.timeSinceLastHeartbeat, now)}</span>`;
 }
@@ -82,7 +83,7 @@ export function TaskManagerPage({ id, log, query }) {
   const manager = known.managers.find((one) => one.id === id);
   const { value, error } = useAnswer(`/taskmanagers/${encodeURIComponent(id)}/logs`);
   useKey("u", "Up to the TaskManagers", () => go(to("taskmanagers")));
-  const notices = manager ? attention({ overview: null, jobs: [], managers: [manager], figures: null }, now) : [];
+  const notices = manager ? attention({ overview: null, jobs: [], managers: [manager], figures: null, heardAt: heardFrom(known, now) }, now) : [];
   const logs = value?.logs ?? [];
   const shown = log ?? query.log ?? logs.find((one) => one.name.startsWith("taskmanager"))?.name ?? logs[0]?.name;
   return html`<${Head} title=${id} trail=${html`<a href=${to("taskmanagers")}>TaskManagers</a>`} beside=${manager && html`<${State} chip=${true} state=${sessionState(manager.minflinkd)}>${manager.minflinkd.session}</${State}>`}
@@ -100,7 +101,7 @@ export function TaskManagerPage({ id, log, query }) {
 
 function About({ manager, now }) {
   const { minflinkd: extras } = manager;
-  return html`<span>up for ${age(extras.registered, now)}</span><span>minflinkd ${extras.version}</span><span>process ${extras.pid}</span><${Heartbeat} manager=${manager} now=${now} />`;
+  return html`<span>up for ${age(extras.registered, now)}</span><span>minflinkd ${extras.version}</span><span>process ${extras.pid}</span><${Heartbeat} manager=${manager} />`;
 }
 
 const sumOf = (metrics, field) => PROCESSES.reduce((sum, [name]) => sum + (metrics[`${name}.${field}`] ?? 0), 0);

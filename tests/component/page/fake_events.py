@@ -98,6 +98,8 @@ class FakeEvents:
 
     async def job_events(self, request: web.Request) -> web.StreamResponse:
         path = f"/jobs/{request.match_info['jobid']}"
+        if "errors" in await self.get(path):
+            return web.Response(status=404, text="{}", content_type="application/json")
 
         async def begin(send: Send) -> None:
             for name, part in (("job", ""), ("checkpoints", "/checkpoints"), ("exceptions", "/exceptions")):

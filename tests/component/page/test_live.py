@@ -67,3 +67,14 @@ async def test_a_log_is_followed_and_searched(page: Opened, world: World) -> Non
     await expect(page.page.get_by_text("1 line", exact=True)).to_be_visible()
     await expect(lines).not_to_contain_text("line 2999")
     await expect(lines.locator("mark")).to_have_text("disk")
+
+
+async def test_a_job_that_is_not_there_is_said_to_be_missing(browser: Browser, world: World) -> None:
+    """It is no lost connection: the page does not try again for ever."""
+    async with opened(browser, world.url, place=None) as page:
+        await page.page.goto(f"{world.url}/#/jobs/{'9' * 32}")
+        await expect(page.page.locator("h1")).to_have_text("No such job")
+        await expect(page.page.locator(".connection.live")).to_be_visible()
+        assert all("9" * 32 in refused for refused in page.complaints.refused)
+        page.complaints.refused.clear()  # what this is about
+        page.complaints.errors.clear()
