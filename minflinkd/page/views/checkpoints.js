@@ -1,7 +1,7 @@
 // A job's checkpoints: how they went, the last ones, and one of them down to its tasks.
 import { Chart } from "../app/chart.js";
 import { ago, bytes, firstLine, millis, plural, seconds, short, time, whole } from "../app/format.js";
-import { classes, html } from "../app/html.js";
+import { html } from "../app/html.js";
 import { JobFrame } from "../app/jobframe.js";
 import { RANGES, showRange } from "../app/job.js";
 import { MarkStrip } from "../app/marks.js";
@@ -34,7 +34,7 @@ function Summary({ checkpoints, now }) {
     ["Last", last ? ago(last.latest_ack_timestamp, now) : "–", last ? `checkpoint ${last.id}, ${millis(last.end_to_end_duration)}` : "none yet"],
     ["Interval", extras.interval ? millis(extras.interval) : "none", extras.interval ? "" : "only when asked for"],
     ["State", bytes(last?.state_size), last ? `${bytes(last.checkpointed_size)} of it new` : ""],
-    ["Files", whole(files.physical), `${bytes(files["bytes-stored"])}, ${files.amplification.toFixed(2)} times what is needed`],
+    ["Files", whole(files.physical), `${bytes(files["bytes-stored"])}, ${files.amplification.toFixed(2)} × needed`],
   ]} />`;
 }
 
@@ -83,14 +83,24 @@ export function phasesOf(checkpoint) {
   return tasks.length ? all : all.slice(3);
 }
 
+const PARTS = ["aligning", "tasks", "metadata", "publishing"];
+
+/** The parts of a checkpoint of which no details are known. */
+export function partsOf(one) {
+  const { alignment, metadata, notify } = one.minflinkd;
+  const aligned = Math.min(alignment, one.end_to_end_duration);
+  const all = [aligned, one.end_to_end_duration - aligned, metadata, Math.max(0, notify)];
+  return PARTS.map((name, i) => [name, all[i] / 1000]);
+}
+
 function History({ checkpoints, jid, now }) {
   const shown = checkpoints.history;
   if (!shown.length) return html`<${Panel} title="The last ones"><${Empty}>There was no checkpoint yet.</${Empty}></${Panel}>`;
-  const longest = Math.max(...shown.map((one) => one.end_to_end_duration), 1);
-  return html`<${Panel} title=${html`The last ones <span class="faint">${shown.length}</span>`} label="The last checkpoints">
+  const longest = Math.max(...shown.map((one) => partsOf(one).reduce((sum, [, part]) => sum + part, 0)), 0.001);
+  return html`<${Panel} title=${html`The last ones <span class="faint">${shown.length}</span>`} label="The last checkpoints" rest=${html`<${PhaseLegend} phases=${PARTS.map((name) => [name])} />`}>
     <${Scroll} label="The last checkpoints"><table>
-      <thead><tr><th scope="col" class="num">Id</th><th scope="col">State</th><th scope="col">Kind</th><th scope="col">Triggered</th><th scope="col" class="num">Duration</th><th scope="col" class="hide-narrow"><span class="unseen">Compared with the others</span></th>
-        <th scope="col" class="num">State size</th><th scope="col" class="num">Uploaded</th><th scope="col" class="num">Tasks</th></tr></thead>
+      <thead><tr><th scope="col" class="num">Id</th><th scope="col">State</th><th scope="col">Kind</th><th scope="col">Triggered</th><th scope="col" class="num">Duration</th><th scope="col" class="bar-cell hide-narrow">Phases</th>
+        <th scope="col" class="num">State size</th><th scope="col" class="num">Uploaded</th><th scope="col" class="num hide-narrow">Files</th><th scope="col" class="num hide-narrow" title="Bytes that are stored, by bytes that are needed">Amplification</th><th scope="col" class="num">Tasks</th></tr></thead>
       <tbody>${shown.map((one) => html`<${Row} key=${one.id} one=${one} jid=${jid} now=${now} longest=${longest} />`)}</tbody>
     </table></${Scroll}>
   </${Panel}>`;
@@ -106,9 +116,11 @@ function Row({ one, jid, now, longest }) {
     <td class="muted">${one.is_savepoint ? "savepoint" : one.minflinkd.kind || "checkpoint"}</td>
     <td class="nowrap">${time(one.trigger_timestamp, now)}</td>
     <td class="num">${millis(one.end_to_end_duration)}</td>
-    <td class="hide-narrow bar-cell"><span class=${classes("meter", one.status === "FAILED" ? "bad" : "busy")} aria-hidden="true"><i style=${{ width: `${(100 * one.end_to_end_duration) / longest}%` }}></i></span></td>
+    <td class="hide-narrow bar-cell"><${Phases} phases=${partsOf(one)} total=${longest} /></td>
     <td class="num">${bytes(one.state_size)}</td>
     <td class="num">${bytes(one.checkpointed_size)}</td>
+    <td class="num hide-narrow">${whole(one.minflinkd.files?.physical)}</td>
+    <td class="num hide-narrow">${one.minflinkd.files ? one.minflinkd.files.amplification.toFixed(2) : "–"}</td>
     <td class="num">${one.num_acknowledged_subtasks}/${one.num_subtasks}</td>
   </tr>`;
 }

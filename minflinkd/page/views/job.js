@@ -115,7 +115,7 @@ function Charts({ known, tasks, task, now }) {
       .sort((a, b) => b.most - a.most)
       .slice(0, MOST_LINES)
       .sort((a, b) => a.place - b.place)
-      .map(({ one }) => one);
+      .map(({ one }, i) => (tasks.length > MOST_LINES ? { ...one, colour: colour(i) } : one)); // no two of a chart have the same
   const slowest = task ?? [...tasks].sort((a, b) => (b.figures.batch_duration ?? 0) - (a.figures.batch_duration ?? 0))[0];
   const phases = PHASES.map((name, i) => ({ name, values: slowest ? figures.get(seriesOf(slowest.id, `phase_${name}`)) : [], colour: colour(i) })).filter((one) => one.values.length);
   const ofJob = (name, title, i) => ({ name: title, values: task ? figures.get(seriesOf(task.id, name)) : figures.get(name), colour: colour(i) });
