@@ -1,5 +1,5 @@
 // The keyboard: single keys and sequences such as `g o`, which can be turned off for those who dictate.
-import { useEffect, useRef } from "./html.js";
+import { useLayoutEffect, useRef } from "./html.js";
 
 const PAUSE = 1200; // milliseconds between the keys of a sequence
 const bindings = new Map(); // by keys: what they do, the latest last
@@ -27,7 +27,7 @@ export function setSingleKeys(on) {
 export function useKey(keys, means, action) {
   const binding = useRef({ keys }).current;
   Object.assign(binding, { means, action }); // what a key does is what was rendered last
-  useEffect(() => {
+  useLayoutEffect(() => {
     bindings.set(keys, [...(bindings.get(keys) ?? []), binding]);
     return () => bindings.set(keys, bindings.get(keys).filter((one) => one !== binding));
   }, [keys]);

@@ -19,17 +19,17 @@ async def test_a_lost_connection_is_said_and_mended(browser: Browser, world: Wor
     """Since when it is lost is said; when the daemon is back, the page goes on by itself and tells what has changed."""
     async with opened(browser, world.url) as page:
         live, lost = page.page.locator(".connection.live"), page.page.get_by_text("connection to the daemon is lost")
-        await expect(live).to_be_visible()
-        world.events.refusing = True
-        world.events.break_off()
+        rows = page.page.locator("tbody tr")
+        await expect(rows).to_have_count(7)
+        await world.stop()
         await expect(lost).to_be_visible()
-        assert await page.page.locator("tbody tr").count() == 7, "what was known stays"
+        assert await rows.count() == 7, "what was known stays"
         world.dispatcher.jobs.pop(FLIGHTS)
-        world.events.refusing = False
+        await world.start_again()
         await expect(live).to_be_visible()
         await expect(lost).to_have_count(0)
-        await expect(page.page.locator("tbody tr")).to_have_count(6)
-        page.complaints.refused.clear()  # the refused streams are what this is about
+        await expect(rows).to_have_count(6)
+        page.complaints.refused.clear()  # what this is about
         page.complaints.errors.clear()
         page.complaints.unanswered.clear()
 
@@ -38,7 +38,7 @@ async def test_one_stream_is_open_at_a_time(page: Opened, world: World) -> None:
     """A browser has few connections to a host: a page that is left closes its stream."""
     for place in (f"jobs/{FLIGHTS}", f"jobs/{FLIGHTS}/timeline", "taskmanagers", ""):
         await page.go(place)
-        await until(lambda: len(world.events.open) == 1, "the earlier stream has ended")
+        await until(lambda: world.server.events.open == 1, "the earlier stream has ended")
 
 
 async def test_figures_go_on_without_a_request(page: Opened, world: World) -> None:

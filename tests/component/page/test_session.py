@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_after_a_log_in_the_page_is_where_it_was(browser: Browser) -> None:
     """A wrong token is said; when the session ends, the page asks for the token again and returns to the same place."""
     access = Access(TokenProver(OWN, records(), SystemClock(), hint="the token is somewhere"))
-    async with running(access=access, token=OWN.text) as world, opened(browser, world.url, place=None) as window:
+    async with running(access) as world, opened(browser, world.url, place=None) as window:
         page = window.page
 
         async def log_in(token: str) -> None:

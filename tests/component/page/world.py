@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any
 
-import aiohttp
 from msgspec.structs import replace
 
 from minflinkd.jobgraph.model import Input, JobGraph, Sink, Source, Task, Vertex
+from minflinkd.metrics.history.book import HistoryBook
 from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
@@ -22,25 +21,14 @@ from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.messages import GetResourceOverview, ListTaskManagers, ResourceOverview, SlotStatus, TaskManagerInfo
 from minflinkd.runtime.ids import JobId, ResourceId, TaskId, VertexId
 from tests.component.page.checkpoints_to_show import checkpoints
-from tests.component.page.fake_events import FakeEvents
+from tests.component.page.figures import fill, sample
 from tests.unit.rest import parties
 from tests.unit.rest.parties import TM, Dispatcher, ResourceManager, TaskManager
 
 FLIGHTS = JobId("0f" * 16)
+SLOTS = 240  # of 5 s each, that the job FLIGHTS has a past
+PACE = 1.0  # seconds between two samples
 MARKUP = "<img src=x onerror=document.title='broken'>&amp;\"'"
-
-
-@dataclass
-class World:
-    server: RestServer
-    dispatcher: Dispatcher
-    manager: ResourceManager
-    task_manager: TaskManager
-    events: FakeEvents
-
-    @property
-    def url(self) -> str:
-        return self.server.url
 
 
 class Managers(ResourceManager):
@@ -86,33 +74,68 @@ METRICS = {
 }
 
 
-@contextlib.asynccontextmanager
-async def running(*, access: Access | None = None, token: str = "") -> AsyncIterator[World]:
-    network = LocalNetwork()
-    dispatcher, manager, task_manager = Dispatcher(network), Managers(network), TaskManager(network)
-    dispatcher.jobs = {job.job_id: job for job in jobs()}
-    dispatcher.in_brief = replace(dispatcher.in_brief, completed_ms=now_ms() - 4_000)
-    dispatcher.checkpoints = checkpoints(now_ms())
-    own = {"Authorization": f"Bearer {token}"} if token else {}
-    async with aiohttp.ClientSession(headers=own) as http:
+class World:
+    """An endpoint that can be stopped and started again at the same port, as a daemon is."""
 
-        async def get(path: str) -> Any:
-            async with http.get(server.url + path) as response:
-                return await response.json()
+    def __init__(self, network: LocalNetwork, access: Access) -> None:
+        self.dispatcher, self.manager = Dispatcher(network), Managers(network)
+        self.task_manager = TaskManager(network)
+        self.dispatcher.jobs = {job.job_id: job for job in jobs()}
+        self.dispatcher.in_brief = replace(self.dispatcher.in_brief, completed_ms=now_ms() - 4_000)
+        self.dispatcher.checkpoints = checkpoints(now_ms())
+        self._network = network
+        self._access = access
+        self._port = 0
+        self._history = HistoryBook()
+        fill(self._history, [self.dispatcher.jobs[FLIGHTS]], now_ms(), SLOTS)
+        self.server = self._make()
+        self._sampling: asyncio.Task[None] | None = None
 
-        events = FakeEvents(get)
-        server = RestServer(
-            Backend(network, timeout=5.0),
-            listening=Listening(host="127.0.0.1", port=0),
-            entrance=Entrance(access=access or Access.open_to_all()),
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    async def start(self) -> None:
+        await self.server.start()
+        self._port = int(self.url.rpartition(":")[2])
+        self._sampling = asyncio.ensure_future(self._sample(self.server))
+
+    async def stop(self) -> None:
+        if self._sampling is not None:
+            self._sampling.cancel()
+        await self.server.aclose()
+
+    async def start_again(self) -> None:
+        self.server = self._make()
+        await self.start()
+
+    def _make(self) -> RestServer:
+        metrics = Metrics(version="0.1.0")
+        metrics.history = self._history  # it outlives the endpoint, as what the daemon has stored of it does
+        return RestServer(
+            Backend(self._network, timeout=5.0),
+            listening=Listening(host="127.0.0.1", port=self._port),
+            entrance=Entrance(access=self._access),
             about=About(version="0.1.0", config_items=lambda: [("rest.port", "8081")], blob_url=str),
-            metrics=Metrics(version="0.1.0", rpc_outcomes=lambda: network.outcomes),
+            metrics=metrics,
         )
-        server.routes += events.routes()
-        async with server:
-            yield World(server, dispatcher, manager, task_manager, events)
-            events.break_off()
-    await network.aclose()
+
+    async def _sample(self, server: RestServer) -> None:
+        while True:
+            server.events.sampled(sample(self.dispatcher.jobs.values(), now_ms()))
+            await asyncio.sleep(PACE)
+
+
+@contextlib.asynccontextmanager
+async def running(access: Access | None = None) -> AsyncIterator[World]:
+    network = LocalNetwork()
+    world = World(network, access or Access.open_to_all())
+    await world.start()
+    try:
+        yield world
+    finally:
+        await world.stop()
+        await network.aclose()
 
 
 def now_ms() -> int:
