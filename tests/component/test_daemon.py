@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from minflinkd.config import load_config
 from minflinkd.daemon import MEETING_FILE, READY_FILE, Daemon
 from minflinkd.ha.embedded import StateDirectory, StateDirectoryTaken
 from minflinkd.ha.meeting_point import MeetingPoint
+from minflinkd.metrics.history.track import Resolution
 from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.runtime.errors import Consequence
 from minflinkd.runtime.ids import JobId, ResourceId
@@ -198,3 +200,14 @@ async def test_all_else_ends_though_the_address_file_cannot_be_removed(tmp_path:
     following = StateDirectory(tmp_path)
     following.take()
     following.release()
+
+
+async def test_the_next_daemon_goes_on_with_the_metrics_of_the_last(tmp_path: Path) -> None:
+    """What was measured until its end is there again (E16)."""
+    slot = int(time.time()) // 5
+    async with _daemon(tmp_path) as daemon:
+        daemon.metrics.history.cluster.put(slot - 5, [7, 3, 2, 1, 0.5])
+    async with _daemon(tmp_path) as daemon:
+        after = daemon.metrics.history.cluster
+        assert await until(lambda: after.values(Resolution.FINE, 0, slot - 5, slot - 4) == [7])
+        assert after.values(Resolution.COARSE, 4, (slot - 5) // 12, (slot - 5) // 12 + 1) == [0.5]
