@@ -1,5 +1,6 @@
 // A job: its graph with what each task does now, and its figures over time.
 import { Chart } from "../app/chart.js";
+import { Diagnosis } from "../app/diagnosis.js";
 import { Graph } from "../app/graph.js";
 import { ago, bytes, millis, plural, rate, seconds, share, short, time, whole } from "../app/format.js";
 import { html } from "../app/html.js";
@@ -24,7 +25,8 @@ function Shown({ known, now, chosen }) {
   const task = tasks.find((one) => one.id === chosen);
   const choose = (id) => setQuery({ task: id });
   return html`<${Summary} known=${known} tasks=${tasks} now=${now} />
-    <${Panel} title=${`Tasks`} label="Graph" className="graph-panel" rest=${html`<${PressureLegend} />`}>
+    <${Diagnosis} job=${job} checkpoints=${known.checkpoints} now=${now} />
+    <${Panel} title="Tasks" label="Graph" className="graph-panel" rest=${html`<${PressureLegend} />`}>
       <${Graph} tasks=${tasks} chosen=${task?.id} onChoose=${choose} />
     </${Panel}>
     ${task && html`<${TaskPanel} task=${task} now=${now} onClose=${() => choose(null)} />`}

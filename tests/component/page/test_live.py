@@ -48,10 +48,18 @@ async def test_figures_go_on_without_a_request(page: Opened, world: World) -> No
     before = await figure.inner_text()
     asked: list[str] = []
     page.page.on("request", lambda request: asked.append(request.url))
-    job = world.dispatcher.jobs[FLIGHTS]
-    world.dispatcher.jobs[FLIGHTS] = replace(job, status=JobStatus.RESTARTING)
     await expect(figure).not_to_have_text(before)
     assert asked == []
+
+
+async def test_a_change_of_the_job_is_shown_and_diagnosed_anew(page: Opened, world: World) -> None:
+    """The stream brings the job's new state, and the page asks once more what ails it."""
+    await page.go(f"jobs/{FLIGHTS}")
+    await expect(page.page.get_by_role("region", name="Diagnosis")).to_be_visible()
+    async with page.page.expect_response("**/diagnosis"):
+        job = world.dispatcher.jobs[FLIGHTS]
+        world.dispatcher.jobs[FLIGHTS] = replace(job, status=JobStatus.RESTARTING)
+    await expect(page.page.locator(".head .state")).to_have_text("restarting")
 
 
 async def test_a_log_is_followed_and_searched(page: Opened, world: World) -> None:
