@@ -271,6 +271,21 @@ class CheckpointCoordinator(Component):
         """Nobody copies this checkpoint any more."""
         self._feed(e.Unpinned(checkpoint_id))
 
+    def hold(self, checkpoint_id: int | None) -> CompletedCheckpoint | None:
+        """Keep a completed checkpoint, by default the latest, until `let_go`, and return it; None if it is not there.
+
+        Several may hold the same one.
+        """
+        found = [c for c in self._state.completed if checkpoint_id in (None, c.checkpoint_id)]
+        if not found:
+            return None
+        self._feed(e.ReadBegun(found[-1].checkpoint_id))
+        return found[-1]
+
+    def let_go(self, checkpoint_id: int) -> None:
+        """End one `hold`. Does nothing once the coordinator has closed."""
+        self._feed(e.ReadEnded(checkpoint_id))
+
     def drain_begins(self) -> None:
         """From now on only the final checkpoint is taken, until the tasks stop."""
         self._feed(e.DrainBegun())

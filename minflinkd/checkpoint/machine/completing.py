@@ -89,7 +89,7 @@ def subsume(step: Step) -> None:
     beyond = [c for c in state.completed if c.checkpoint_id < oldest]
     confirmed = [c.checkpoint_id for c in whole(state) if c.checkpoint_id not in state.unconfirmed]
     known = max(confirmed, default=0)
-    held = state.unconfirmed.keys() | state.pinned
+    held = state.unconfirmed.keys() | state.pinned | state.read.keys()
     for checkpoint in [c for c in beyond if c.checkpoint_id < known and c.checkpoint_id not in held]:
         number = checkpoint.checkpoint_id
         step.set(
@@ -101,6 +101,18 @@ def subsume(step: Step) -> None:
         else:
             step.set(leaving={**step.state.leaving, number: checkpoint})
         step.commands.append(e.DiscardMetadata(number))
+
+
+def read_begun(step: Step, number: int) -> None:
+    """A checkpoint that is not there any more cannot be kept: its reader finds out."""
+    if any(checkpoint.checkpoint_id == number for checkpoint in step.state.completed):
+        step.set(read={**step.state.read, number: step.state.read.get(number, 0) + 1})
+
+
+def read_ended(step: Step, number: int) -> None:
+    left = step.state.read.get(number, 0) - 1
+    others = {each: readers for each, readers in step.state.read.items() if each != number}
+    step.set(read={**others, number: left} if left > 0 else others)
 
 
 def _with_sizes(sizes: Mapping[str, int], snapshot: TaskSnapshot) -> Mapping[str, int]:

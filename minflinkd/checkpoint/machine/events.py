@@ -50,6 +50,18 @@ class Unpinned:
 
 
 @dataclass(frozen=True)
+class ReadBegun:
+    """Somebody reads the state in this checkpoint. It stays until as many readings have ended as have begun."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
+class ReadEnded:
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
 class TasksRunning:
     """All tasks of the job are RUNNING, as these attempts. `periodic`: periodic checkpoints are taken."""
 
@@ -190,6 +202,8 @@ Event = (
     | FinalRequested
     | DrainBegun
     | Unpinned
+    | ReadBegun
+    | ReadEnded
     | TasksRunning
     | PeriodicBegins
     | TasksStopped

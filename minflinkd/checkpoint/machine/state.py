@@ -84,6 +84,7 @@ class State:
     stopping: int | None = None  # the request with `stop`: the tasks publish no micro-batch after its cut
     draining: bool = False  # until the tasks stop, only the final checkpoint is taken
     pinned: frozenset[int] = frozenset()  # completed, and being copied into a savepoint
+    read: Mapping[int, int] = field(default_factory=dict)  # completed -> how many read its state
 
 
 def refusal(state: State, request: Request) -> Refusal | None:
@@ -244,6 +245,8 @@ def check_invariants(state: State) -> None:
         "skipped and not retained": not state.skipped <= set(ids),
         "unconfirmed although it was skipped": not state.skipped.isdisjoint(state.unconfirmed),
         "pinned and not retained": not state.pinned <= set(ids),
+        "read and not retained": not state.read.keys() <= set(ids),
+        "read by nobody": min(state.read.values(), default=1) < 1,
         "unconfirmed by nobody": not all(state.unconfirmed.values()),
         "unconfirmed by a task that does not run": bool(state.attempts)
         and any(waiting - state.attempts.keys() for waiting in state.unconfirmed.values()),

@@ -72,6 +72,10 @@ def _handle(this: Step, event: e.Event) -> None:
             _drain_begun(this)
         case e.Unpinned(checkpoint_id):
             this.set(pinned=this.state.pinned - {checkpoint_id})
+        case e.ReadBegun(checkpoint_id):
+            completing.read_begun(this, checkpoint_id)
+        case e.ReadEnded(checkpoint_id):
+            completing.read_ended(this, checkpoint_id)
         case e.FinalRequested():
             if this.state.attempts and this.state.final is None:
                 this.set(final=Final(retry_at=this.now))

@@ -90,6 +90,17 @@ class CoordinatorModel(RuleBasedStateMachine):
     def a_savepoint_is_written(self, data: st.DataObject) -> None:
         self.tell(e.Unpinned(data.draw(st.sampled_from(sorted(self.state.pinned)))))
 
+    @precondition(lambda self: self.state.completed)
+    @rule(data=st.data())
+    def somebody_reads_state(self, data: st.DataObject) -> None:
+        ids = [checkpoint.checkpoint_id for checkpoint in self.state.completed]
+        self.tell(e.ReadBegun(data.draw(st.sampled_from(ids))))
+
+    @precondition(lambda self: self.state.read)
+    @rule(data=st.data())
+    def a_reading_ends(self, data: st.DataObject) -> None:
+        self.tell(e.ReadEnded(data.draw(st.sampled_from(sorted(self.state.read)))))
+
     @precondition(lambda self: self.attempts)
     @rule(luck=RARELY)
     def the_job_is_drained(self, luck: int) -> None:

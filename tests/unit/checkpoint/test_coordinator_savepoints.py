@@ -34,6 +34,22 @@ def test_a_savepoints_checkpoint_stays_while_it_is_copied() -> None:
     assert story.tell(e.Unpinned(1)) == [e.DiscardMetadata(1)]
 
 
+def test_a_checkpoint_stays_while_its_state_is_read() -> None:
+    """It is subsumed when the last of several readers has ended, whatever savepoints are made of it (E19c)."""
+    story = Story().running()
+    story.tell(e.TriggerRequested(1, SAVEPOINT, forced=True), e.SetUpDone(1, 1, NOON))
+    complete(story, 1, 1)
+    confirm(story, 1)
+    story.tell(e.ReadBegun(1), e.ReadBegun(1), e.Unpinned(1))
+    story.pending(2)
+    complete(story, 2, 2)
+    assert confirm(story, 2) == []
+    assert story.tell(e.ReadEnded(1)) == []
+    assert story.tell(e.ReadEnded(1)) == [e.DiscardMetadata(1)]
+    assert story.tell(e.ReadBegun(1), e.ReadEnded(1), e.ReadEnded(2)) == [], "what is gone is not kept"
+    assert story.state.read == {}
+
+
 def test_a_savepoint_waits_for_no_other_checkpoint() -> None:
     """A savepoint is forced, so another checkpoint in flight does not delay it (C20, C24)."""
     story = Story().running().pending(1)
