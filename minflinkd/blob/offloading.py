@@ -80,6 +80,8 @@ RULES: dict[type[m.Request[Any]], Rule] = {
         task=lambda deploy: deploy.task.id,
     ),
     m.AnalyzeJob: Rule(job=lambda analyze: analyze.job.job_id, fields=frozenset({"job", "tasks"}), answer=True),
+    m.ReadState: Rule(job=lambda read: read.job_id, fields=frozenset({"files"}), answer=True),
+    m.CompareState: Rule(job=lambda read: read.job_id, fields=frozenset({"before", "after"}), answer=True),
     m.AcknowledgeCheckpoint: Rule(job=lambda ack: ack.job_id, fields=frozenset({"snapshot"})),
 }
 _NAMES = {kind.__name__ for kind in RULES}

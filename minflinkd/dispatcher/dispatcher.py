@@ -24,6 +24,7 @@ from minflinkd.dispatcher.orphans import OrphanSweeps
 from minflinkd.dispatcher.quotas import Counted, QuotaBook
 from minflinkd.dispatcher.savepoints import SavepointRequests
 from minflinkd.dispatcher.state_fit import RestoreCheck
+from minflinkd.dispatcher.state_reads import StateReads
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
 from minflinkd.dispatcher.verifications import Verifications
 from minflinkd.dispatcher.version_check import VersionCheck
@@ -138,12 +139,21 @@ class Dispatcher(Component):
             pointers_of=self._factory.pointers_of,
             tasks=self.tasks,
         )
+        self._state_reads = StateReads(
+            network=network,
+            clock=clock,
+            storages=storages,
+            details=self._inspection.details,
+            run_of=self._runs.get,
+            checkpoints_of=self._factory.checkpoints_of,
+        )
         self._mailbox = Mailbox(DISPATCHER)
         self._savepoints.attach(self._mailbox)
         self._moves.attach(self._mailbox)
         self._orphans.attach(self._mailbox)
         self._inspection.attach(self._mailbox)
         self._verifications.attach(self._mailbox)
+        self._state_reads.attach(self._mailbox)
         self._mailbox.on(j.SubmitJob, self._submit)
         self._mailbox.on(j.CancelJob, self._cancel)
         self._mailbox.on(j.HotRestartJob, self._hot_restart)

@@ -14,6 +14,7 @@ from minflinkd.blob.keys import BlobKey
 from minflinkd.checkpoint import hooks
 from minflinkd.dispatcher.blobs import Blobs, with_sizes
 from minflinkd.dispatcher.libraries import with_units
+from minflinkd.dispatcher.sessions import ASK_AGAIN, NoSession, find_session
 from minflinkd.dispatcher.state_fit import RestoreCheck
 from minflinkd.jobgraph.archives import ArchiveLimits
 from minflinkd.jobgraph.chaining import chain
@@ -22,23 +23,15 @@ from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
 from minflinkd.jobgraph.model import Isolation, JobGraph, Task, Vertex
 from minflinkd.jobgraph.sound_part import of_the_job, sound_tasks
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Network, RpcTimeout, Unreachable
+from minflinkd.rpc.network import Address, Network, RpcTimeout, Unreachable
 from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.errors import Consequence, InvalidId, Kind, MinflinkError, RemoteError
+from minflinkd.runtime.errors import InvalidId, Kind, MinflinkError, RemoteError
 from minflinkd.runtime.ids import JobId, TaskId
 
 log = structlog.get_logger(__name__)
 
-ASK_AGAIN = 0.25  # seconds between two requests for a session
 ANALYSIS_TIMEOUT = 120.0  # seconds; it runs user code
 AROUND_ANALYSIS = 30.0  # seconds for the rest of a submission: its blobs, the last request, storing, starting
-
-
-class NoSession(MinflinkError):
-    """No TaskManager could analyse the job in time."""
-
-    code = "no-session"
-    consequence = Consequence.RETRYABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,21 +148,8 @@ class Analyzer:
     async def _find_session(self, question: m.AnalyzeJob, timeout: float, deadline: float) -> Address:
         job = question.job
         request = m.FindSession(job_id=job.job_id, libraries=job.libraries, exclusive=question.exclusive)
-        while True:
-            found = m.SessionFound()
-            try:
-                found = await self.network.ask(RESOURCE_MANAGER, request, timeout=5.0)
-                if found.address is not None:
-                    return Address(found.address)
-            except (Unreachable, RpcTimeout, RemoteError) as error:
-                log.info("no answer about sessions", error=str(error))
-            if found.refused or self.clock.monotonic() >= deadline:
-                why = found.refused or found.waiting
-                raise NoSession(
-                    f"no TaskManager was there to analyse the job within {timeout:g} s" + (f": {why}" if why else ""),
-                    hint="`minflinkd taskmanagers` shows what there is; the job was not accepted",
-                )
-            await self.clock.sleep(ASK_AGAIN)
+        what = "analyse the job"
+        return await find_session(self.network, self.clock, request, timeout=timeout, deadline=deadline, what=what)
 
 
 def _question(

@@ -62,7 +62,7 @@ MAY_SEND: Mapping[Party, Mapping[Party, frozenset[str]]] = {
     },
     Party.DISPATCHER: {
         Party.RESOURCE_MANAGER: frozenset({"FindSession", "JobMasterEnded"}),
-        Party.TASK_MANAGER: frozenset({"AnalyzeJob", "Offloaded"}),
+        Party.TASK_MANAGER: frozenset({"AnalyzeJob", "ReadState", "CompareState", "Offloaded"}),
     },
     Party.CLIENT: {
         Party.DISPATCHER: frozenset(
@@ -72,6 +72,7 @@ MAY_SEND: Mapping[Party, Mapping[Party, frozenset[str]]] = {
                 *("TriggerSavepoint", "CheckpointJob", "GetSavepoint", "DisposeSavepoint", "GetDisposal"),
                 *("GetCheckpoints", "GetCheckpointOptions", "GetOffsets", "SweepOrphans"),
                 *("VerifyCheckpoints", "GetVerification"),
+                *("ListState", "ReadJobState", "CompareJobState"),
             }
         ),
         Party.RESOURCE_MANAGER: frozenset({"GetResourceOverview", "ListTaskManagers", "DrainTaskManager"}),
@@ -83,6 +84,7 @@ MAY_SEND: Mapping[Party, Mapping[Party, frozenset[str]]] = {
                 *("RunTask", "StopTask", "UnloadTask", "AnalyzeTasks", "TellCollected", "Ping"),
                 *("TakeSnapshot", "ConfirmCheckpoint", "AbortSnapshot", "DrainAttempt"),
                 *("StepTask",),  # only in tests of jobs: other sessions have no handler for it
+                *("ReadStates", "CompareStates"),
             }
         ),
     },

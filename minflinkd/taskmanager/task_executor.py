@@ -27,6 +27,7 @@ from minflinkd.taskmanager.attempts.attempt import Attempt
 from minflinkd.taskmanager.attempts.collected import CollectedRows
 from minflinkd.taskmanager.attempts.deployment import Deployer, attempt_directory, remove_exchanges
 from minflinkd.taskmanager.attempts.snapshotting import Snapshots
+from minflinkd.taskmanager.attempts.state_reading import StateReads
 from minflinkd.taskmanager.attempts.stopping import Stopping, remove_all
 from minflinkd.taskmanager.child import protocol as sp
 from minflinkd.taskmanager.child.keeper import SessionKeeper
@@ -121,6 +122,16 @@ class TaskExecutor(Component):
             ends=lambda job_id: self._driver.inform(lambda now: core.analysed(job_id, now)),
             is_deployed=lambda job_id: any(a.deployment.job.job_id == job_id for a in self.attempts.values()),
         )
+        self._state_reads = StateReads(
+            keeper=keeper,
+            deployer=deployer,
+            directory=options.state_directory,
+            begins=lambda job_id, exclusive: self._driver.decide(
+                lambda now: core.analysing(job_id, now, exclusive=exclusive)
+            ),
+            ends=lambda job_id: self._driver.inform(lambda now: core.analysed(job_id, now)),
+            tasks=self.tasks,
+        )
         self._driver = TaskManagerDriver(
             self.core,
             address=task_manager(core.resource_id),
@@ -141,6 +152,8 @@ class TaskExecutor(Component):
         self.mailbox.on_accepted(m.NotifyCheckpointAborted, self._checkpoint_aborted)
         # Whoever sends these, they do no harm.
         self.mailbox.on(m.AnalyzeJob, self._analyses.analyze)
+        self.mailbox.on(m.ReadState, self._state_reads.read)
+        self.mailbox.on(m.CompareState, self._state_reads.compare)
         self.mailbox.on(m.ReadCollected, self._read_collected)
 
     async def _start(self) -> None:

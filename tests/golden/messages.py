@@ -23,7 +23,8 @@ def message_types() -> dict[str, type[Message]]:
     """Return the messages that cross a wire, by name.
 
     Those of a session child are among them: after an upgrade, an earlier TaskManager may start a later child. The
-    questions of the HTTP endpoint to the Dispatcher (`rpc.jobs`, `checkpoint.messages`) do not leave their process.
+    questions of the HTTP endpoint to the Dispatcher (`rpc.jobs`, `rpc.job_state`,
+    `checkpoint.messages`) do not leave their process.
     """
     found = [*vars(between_processes).values(), *vars(to_the_session).values()]
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Request | Notice)]

@@ -16,7 +16,19 @@ from pathlib import Path
 import msgspec
 
 from minflinkd.jobgraph.model import Task
-from minflinkd.rpc.messages import Analysis, Collected, Done, JobContext, Message, Notice, Request, TaskMetrics
+from minflinkd.rpc.messages import (
+    Analysis,
+    Collected,
+    Done,
+    JobContext,
+    Message,
+    Notice,
+    Request,
+    StateFound,
+    StateGrowth,
+    StateQuestion,
+    TaskMetrics,
+)
 from minflinkd.rpc.network import Address
 from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError
@@ -94,6 +106,13 @@ class SnapshotFailed(MinflinkError):
 
     code = "snapshot-failed"
     consequence = Consequence.RETRYABLE
+
+
+class StateReadExpired(MinflinkError):
+    """The state could not be read in the time that was given. Nothing is known of it, not even in part."""
+
+    code = "state-read-expired"
+    consequence = Consequence.REFUSED
 
 
 # --- to the child ------------------------------------------------------------------------------------------------
@@ -276,6 +295,34 @@ class AnalyzeTasks(Request[Analysis], frozen=True):
     tasks: tuple[Task, ...]
     artifacts: dict[str, str] = {}
     held: dict[TaskId, DescribedState] = {}
+
+
+class LaidOut(Message, frozen=True):
+    """A task's part of a checkpoint, in a directory that nothing else uses. It is deleted when the answer is there."""
+
+    directory: str
+    batch_id: int  # the last committed micro-batch in it
+    operators: tuple[PlanNode, ...] = ()
+
+
+class ReadStates(Request[StateFound], frozen=True):
+    """Read what is laid out, for people. Touches no attempt. Ends after `timeout` seconds, as ReadState does."""
+
+    read_id: str
+    state: LaidOut
+    question: StateQuestion
+    timeout: float
+
+
+class CompareStates(Request[StateGrowth], frozen=True):
+    """Compare two laid-out checkpoints of a task, as CompareState asks."""
+
+    read_id: str
+    before: LaidOut
+    after: LaidOut
+    store: str
+    largest: int
+    timeout: float
 
 
 class Pong(Message, frozen=True):

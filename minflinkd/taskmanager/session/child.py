@@ -16,7 +16,7 @@ import structlog
 
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Task
-from minflinkd.rpc.messages import Analysis, Collected, Done, Notice
+from minflinkd.rpc.messages import Analysis, Collected, Done, Notice, StateFound, StateGrowth
 from minflinkd.rpc.network import Mailbox
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.component import Component
@@ -27,11 +27,13 @@ from minflinkd.taskmanager.child.protocol import (
     AbortSnapshot,
     AnalyzeTasks,
     BatchFinished,
+    CompareStates,
     ConfirmCheckpoint,
     DrainAttempt,
     InputEnded,
     Ping,
     Pong,
+    ReadStates,
     RunTask,
     SnapshotTaken,
     StepTask,
@@ -48,6 +50,7 @@ from minflinkd.taskmanager.child.protocol import (
 )
 from minflinkd.taskmanager.session.analysis import option_checks, rehearsal, sink_targets
 from minflinkd.taskmanager.session.code.artifacts import UnusableArtifact
+from minflinkd.taskmanager.session.inspection import reading
 from minflinkd.taskmanager.session.plan import streamable
 from minflinkd.taskmanager.session.plan.building import build
 from minflinkd.taskmanager.session.plan.prepared import PreparedTask
@@ -130,6 +133,8 @@ class SessionChild(Component):
         self.mailbox.on(AbortSnapshot, self._abort_snapshot)
         self.mailbox.on(TellCollected, self._tell_collected)
         self.mailbox.on(AnalyzeTasks, self._analyze)
+        self.mailbox.on(ReadStates, self._read_states)
+        self.mailbox.on(CompareStates, self._compare_states)
         self.mailbox.on(Ping, self._ping)
         if engine.session.config.stepped:
             self.mailbox.on(StepTask, self._step)
@@ -297,6 +302,14 @@ class SessionChild(Component):
 
     async def _analyze(self, request: AnalyzeTasks) -> Analysis:
         return await self._blocking(lambda: _analysis(self._engine, request))
+
+    async def _read_states(self, request: ReadStates) -> StateFound:
+        session = self._engine.session
+        return await self._blocking(lambda: reading.as_domain_error(lambda: reading.read(session, request)))
+
+    async def _compare_states(self, request: CompareStates) -> StateGrowth:
+        session = self._engine.session
+        return await self._blocking(lambda: reading.as_domain_error(lambda: reading.compare(session, request)))
 
     async def _ping(self, _: Ping) -> Pong:
         await self._blocking(self._engine.prepared.drop_old)

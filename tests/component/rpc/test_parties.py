@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from minflinkd.checkpoint import messages as about_checkpoints
-from minflinkd.rpc import jobs
+from minflinkd.rpc import job_state, jobs
 from minflinkd.rpc import messages as between_processes
 from minflinkd.rpc.connection import Connection
 from minflinkd.rpc.messages import Message, Notice, Offloaded, Request
@@ -34,7 +34,7 @@ ENDPOINTS = {
 
 
 def message_types() -> dict[str, type[Message]]:
-    modules = (between_processes, jobs, about_checkpoints, to_the_session)
+    modules = (between_processes, jobs, job_state, about_checkpoints, to_the_session)
     kinds = [kind for module in modules for kind in vars(module).values()]
     found = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Request | Notice)]
     return {kind.__name__: kind for kind in found if kind not in (Request, Notice)}

@@ -97,7 +97,7 @@ def test_every_message_and_answer_comes_out_as_it_went_in(data: st.DataObject, k
     """With any limit, messages arrive unchanged. Nothing is left but blobs that the sender may send again (B3)."""
     request = data.draw(instances(kind))
     job_id = RULES[kind].job(request)
-    answer = data.draw(instances(m.Analysis)) if kind is m.AnalyzeJob else m.Done()
+    answer = data.draw(instances(m.answer_type(kind))) if RULES[kind].answer else m.Done()
 
     async def run() -> None:
         async with world(minsize) as w:

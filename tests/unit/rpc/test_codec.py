@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minflinkd.checkpoint import messages as _checkpoints  # noqa: F401 - its messages are part of the registry
+from minflinkd.rpc import job_state as _job_state  # noqa: F401 - as above
 from minflinkd.rpc import jobs as _jobs  # noqa: F401 - as above
 from minflinkd.rpc.codec import Answer, Ask, Codec, Failure, Frame, ProtocolError, Tell
 from minflinkd.rpc.messages import Done, Notice, Request, TaskProgress, answer_type, registry

@@ -15,7 +15,7 @@ import pytest
 
 from minflinkd import __version__
 from minflinkd.checkpoint import messages as of_checkpoints
-from minflinkd.rpc import jobs
+from minflinkd.rpc import job_state, jobs
 from minflinkd.rpc.codec import Codec
 from minflinkd.rpc.messages import Notice, Request, registry
 from minflinkd.runtime.units import decode_unit
@@ -24,7 +24,11 @@ from tests.golden.files import read_messages, read_shapes, versions
 from tests.golden.messages import encoded_samples, message_types, wire_types
 from tests.golden.shapes import TO_DO, incompatible, shapes_of
 
-INSIDE = {jobs.__name__, of_checkpoints.__name__}  # the messages of these modules do not leave the daemon
+INSIDE = {
+    jobs.__name__,
+    job_state.__name__,
+    of_checkpoints.__name__,
+}  # the messages of these modules do not leave the daemon
 CODEC = Codec()
 GOLDEN = [(version, name) for version in versions() for name in read_messages(version)]
 
