@@ -61,6 +61,7 @@ from minflinkd.rest.quotas import QuotaRoutes
 from minflinkd.rest.restarts import RestartRoutes
 from minflinkd.rest.route import QUESTIONS, Route
 from minflinkd.rest.savepoints import SavepointRoutes
+from minflinkd.rest.state import StateRoutes
 from minflinkd.rest.submission import SubmissionRoutes
 from minflinkd.rest.taskmanagers import TaskManagerRoutes
 from minflinkd.rest.verification import VerificationRoutes
@@ -158,6 +159,7 @@ class RestServer(Component):
             CheckpointRoutes(backend),
             SavepointRoutes(backend, limits=limits, ids=ids),
             VerificationRoutes(backend, limits=limits, ids=ids),
+            StateRoutes(backend, ids=ids),
             OrphanRoutes(backend),
             DiagnosisRoutes(backend, Past(metrics.history, backend.clock), about.directories),
             TaskManagerRoutes(backend),
