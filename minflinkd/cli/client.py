@@ -325,9 +325,21 @@ class Client:
         body = {vertex: {"parallelism": bounds} for vertex, bounds in wanted.items()}
         await self._send("PUT", f"/jobs/{job_id}/resource-requirements", document=msgspec.json.encode(body))
 
-    async def get(self, path: str, kind: type[T], *, patience: float | None = None) -> T:
-        """Return the answer at a path, decoded as `kind`; `msgspec.Raw` leaves it undecoded."""
-        return msgspec.json.decode(await self._repeat("GET", path, patience=patience), type=kind)
+    async def get(
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        query: Mapping[str, str] | None = None,
+        timeout: float = 0.0,
+        patience: float | None = None,
+    ) -> T:
+        """Return the answer at a path, decoded as `kind`; `msgspec.Raw` leaves it undecoded.
+
+        `timeout`: seconds, if the answer may take longer than that of other requests.
+        """
+        body = await self._repeat("GET", path, query=query, timeout=timeout, patience=patience)
+        return msgspec.json.decode(body, type=kind)
 
     def _until(self, patience: float | None = None) -> float:
         return time.monotonic() + (self._patience if patience is None else patience)

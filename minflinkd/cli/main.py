@@ -47,6 +47,7 @@ GROUPS = {
         "savepoint": Lazy("savepoint:savepoint", "Take a savepoint of a job; inspect or delete one."),
         "checkpoint": Lazy("checkpoint:checkpoint", "Take a checkpoint of a job now."),
         "checkpoints": Lazy("checkpoints:checkpoints", "Show a job's checkpoints."),
+        "state": Lazy("state:state", "Show what a task keeps in its state."),
     },
     "The cluster": {
         "doctor": Lazy("doctor:doctor", "Say what limits or ails a job, the cluster or this machine."),

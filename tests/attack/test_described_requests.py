@@ -34,8 +34,12 @@ from tests.golden.state import ENDED, FULL, RUNNING
 EXAMPLES = 26  # for each operation that takes anything
 ORDER = ["GET", "POST", "PUT", "DELETE", "PATCH"]  # first what changes nothing, last what cancels jobs
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
-# What is in a body may be refused for what it means: a job without vertices, a vertex that the job does not have.
+# What is in a body may be refused for what it means: a job without vertices, a vertex that the job does not have. So
+# may the path of a savepoint.
 MEANINGFUL = {
+    "GET /jobs/{jobid}/state",
+    "GET /jobs/{jobid}/vertices/{vertexid}/state",
+    "GET /jobs/{jobid}/vertices/{vertexid}/state/growth",
     "POST /jobs",
     "POST /jobs/{jobid}/hot-restart",
     "POST /savepoint-disposal",
