@@ -79,7 +79,7 @@ class SubmittedJob:
         async def ended(client: Client) -> JobInfo:
             try:
                 async with asyncio.timeout(timeout):
-                    job = await follow(client, self.id, lambda _: None)
+                    job = await follow(client, self.id, lambda *_: None)
             except TimeoutError as error:
                 raise NotEndedYet(
                     f"job {self.id} has not ended within {timeout:g} s", hint="it runs on; wait again, or cancel() it"

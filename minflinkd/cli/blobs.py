@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from minflinkd.cli.completing import jobs
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.groups import Group
 
 if TYPE_CHECKING:
     from minflinkd.blob.client import BlobClient
@@ -22,7 +24,7 @@ _SHORT = 14  # characters of a key on a terminal; `delete` accepts the beginning
 _SHORTEST = 6
 
 
-@click.group()
+@click.group(cls=Group)
 def blobs() -> None:
     """List, upload and delete blobs: artifacts of jobs and other files. Each command has --json.
 
@@ -35,7 +37,12 @@ def blobs() -> None:
 
 
 @blobs.command("list")
-@click.option("--job", metavar="JOB", help="Only of this job: its id, the beginning of one, or its name; or `none`.")
+@click.option(
+    "--job",
+    metavar="JOB",
+    shell_complete=jobs,
+    help="Only of this job: its id, the beginning of one, or its name; or `none`.",
+)
 @connection_options
 def list_blobs(connection: Connection, job: str | None) -> None:
     """List the blobs, in the order of jobs and keys.
@@ -50,7 +57,7 @@ def list_blobs(connection: Connection, job: str | None) -> None:
       minflinkd blobs list --job none
       minflinkd blobs list --json | jq '.totals'
     """
-    from minflinkd.cli.text import print_json
+    from minflinkd.cli.output import print_json
 
     async def show(client: Client) -> None:
         found = await _all(client, await _owner(client, job))
@@ -66,7 +73,12 @@ def list_blobs(connection: Connection, job: str | None) -> None:
 @click.argument(
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
-@click.option("--job", metavar="JOB", help="The job that they belong to: its name or id. It may be submitted later.")
+@click.option(
+    "--job",
+    metavar="JOB",
+    shell_complete=jobs,
+    help="The job that they belong to: its name or id. It may be submitted later.",
+)
 @click.option("--transient", is_flag=True, help="Not recovered, and yours to delete. Needs no job.")
 @connection_options
 def upload(connection: Connection, files: tuple[Path, ...], job: str | None, transient: bool) -> None:
@@ -81,7 +93,7 @@ def upload(connection: Connection, files: tuple[Path, ...], job: str | None, tra
       minflinkd blobs upload rules.zip --transient --json | jq -r '.[].key'
     """
     from minflinkd.blob.keys import NO_JOB
-    from minflinkd.cli.text import print_json
+    from minflinkd.cli.output import print_json
 
     if job in (None, NO_JOB) and not transient:
         raise click.UsageError("A permanent blob belongs to a job: name it with --job, or add --transient.")
@@ -109,7 +121,7 @@ def delete(connection: Connection, key: str) -> None:
       minflinkd blobs delete t-3f9a2c
     """
     from minflinkd.blob.keys import BlobKey
-    from minflinkd.cli.text import print_json
+    from minflinkd.cli.output import print_json
 
     async def remove(client: Client) -> None:
         blob = _one((await _all(client, None)).blobs, key)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import click
 
+from minflinkd.cli.completing import live_jobs
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode
 from minflinkd.cli.find import find_job
-from minflinkd.cli.text import print_json
-from minflinkd.rest.schemas import JobStatusInfo
+from minflinkd.cli.output import print_json
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
@@ -21,7 +20,7 @@ _PAUSE = 0.1  # seconds between two queries
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=live_jobs)
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the job has ended.")
 @connection_options
 def cancel(connection: Connection, job: str, wait: bool) -> None:
@@ -35,12 +34,16 @@ def cancel(connection: Connection, job: str, wait: bool) -> None:
       minflinkd cancel 3fa9 --no-wait
     """
 
+    import asyncio
+
     async def end(client: Client) -> ExitCode:
         job_id = await find_job(client, job)
         await client.cancel(job_id)
+        if wait:
+            connection.tell("Canceling: sinks publish what the last checkpoint covers")
         status = "CANCELLING"
         while wait and status not in _ENDED:
-            status = (await client.get(f"/jobs/{job_id}/status", JobStatusInfo)).status
+            status = await client.status(job_id)
             if status not in _ENDED:
                 await asyncio.sleep(_PAUSE)
         if connection.as_json:

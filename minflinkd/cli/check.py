@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Iterable
@@ -12,15 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from minflinkd.cli.check_config import parse_overrides
-from minflinkd.cli.exits import ExitCode, Failure, of_error
+from minflinkd.cli.exits import ExitCode, Failure, failure_of, sentence
 from minflinkd.cli.job_files import JobFile, job_file_argument
+from minflinkd.cli.output import output_options, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from minflinkd.jobgraph.document import JobDocument
     from minflinkd.jobgraph.faults import GraphFault
-    from minflinkd.runtime.errors import ErrorInfo
 
 FAULTS = 1  # the exit code
 
@@ -45,7 +44,7 @@ FAULTS = 1  # the exit code
 @click.option(
     "--timeout", default=180.0, show_default=True, metavar="SECONDS", help="How long the session may take to start."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@output_options
 def check(
     file: JobFile,
     params: tuple[str, ...],
@@ -76,6 +75,8 @@ def check(
       minflinkd check https://host/releases/7/job.yaml
       for job in jobs/*.yaml; do minflinkd check "$job" || exit 1; done
     """
+    import asyncio
+
     from minflinkd.cli.job_files import read_job
     from minflinkd.cli.run import params_of
     from minflinkd.jobgraph.faults import InvalidJobGraph
@@ -92,7 +93,7 @@ def check(
     except InvalidJobGraph as error:  # the text is no YAML
         faults = error.faults
     except MinflinkError as error:  # the file at a URL cannot be read
-        raise _failure(error.info(), (str(error),), of_error(error), as_json=as_json) from error
+        raise failure_of(error) from error
     _print(file, faults, spark=spark, seconds=time.monotonic() - began, as_json=as_json)
     if faults:
         raise SystemExit(FAULTS)
@@ -149,6 +150,7 @@ def _by_spark(
 
 def _not_checked(file: JobFile, document: JobDocument, error: Exception, *, as_json: bool) -> Failure:
     """Return the failure for a job that no Spark session has checked. Reports what the file alone shows."""
+    from minflinkd.rest.schemas import ErrorAnswer
     from minflinkd.runtime.errors import error_info
 
     info, known = error_info(error), _lines(file, _faults_of(document))
@@ -156,25 +158,12 @@ def _not_checked(file: JobFile, document: JobDocument, error: Exception, *, as_j
         told = (f"the job could not be checked: {info.message}", *known)
     else:
         told = (*known, f"The job could not be checked: {info}")
-    return _failure(info, told, ExitCode.DAEMON_FAILED, as_json=as_json)
-
-
-def _failure(info: ErrorInfo, told: tuple[str, ...], code: ExitCode, *, as_json: bool) -> Failure:
-    import msgspec
-
-    from minflinkd.cli.connection import JsonFailure
-    from minflinkd.rest.schemas import ErrorAnswer
-
-    if as_json:
-        answer = ErrorAnswer(errors=told, code=info.code, consequence=info.consequence, kind=info.kind, hint=info.hint)
-        return JsonFailure(msgspec.json.encode(answer).decode(), code)
-    return Failure("\n".join(told), code)
+    answer = ErrorAnswer(errors=told, code=info.code, consequence=info.consequence, kind=info.kind, hint=info.hint)
+    return Failure("\n".join(map(sentence, told)), ExitCode.DAEMON_FAILED, answer=answer)
 
 
 def _print(file: JobFile, faults: tuple[GraphFault, ...], *, spark: bool, seconds: float, as_json: bool) -> None:
     if as_json:
-        import msgspec
-
         found = [
             {
                 "path": fault.path,
@@ -187,7 +176,7 @@ def _print(file: JobFile, faults: tuple[GraphFault, ...], *, spark: bool, second
             for fault in faults
         ]
         document = {"valid": not faults, "file": str(file), "spark": spark, "faults": found}
-        click.echo(msgspec.json.encode(document))
+        print_json(document)
     elif faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
         click.echo("\n".join([f"{file} has {count}", *_lines(file, faults)]), err=True)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from minflinkd.config import Config, ConfigError, load_config
-from minflinkd.config.load import Fault, configuration_file
+from minflinkd.cli.output import output_options, print_json
+
+if TYPE_CHECKING:
+    from minflinkd.config import Config, ConfigError
 
 
 @click.command("check-config")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@output_options
 @click.pass_context
 def check_config(context: click.Context, file: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check a configuration and show what differs from the defaults.
@@ -30,6 +32,9 @@ def check_config(context: click.Context, file: Path | None, overrides: tuple[str
       minflinkd check-config
       minflinkd check-config new.yaml --json
     """
+    from minflinkd.config import ConfigError, load_config
+    from minflinkd.config.load import Fault, configuration_file
+
     file = file or configuration_file(os.environ)
     try:
         config = load_config(file, os.environ, parse_overrides(overrides))
@@ -77,16 +82,16 @@ def parse_overrides(arguments: tuple[str, ...]) -> dict[str, str]:
 def _print_faults(error: ConfigError, *, as_json: bool) -> None:
     if as_json:
         faults = [{"origin": f.origin, "key": f.key, "value": f.value, "problem": f.problem} for f in error.faults]
-        click.echo(json.dumps({"valid": False, "code": error.code, "faults": faults}, indent=2))
+        print_json({"valid": False, "code": error.code, "faults": faults})
     else:
-        click.echo(str(error), err=True)
+        click.echo(f"Error: {error}", err=True)
 
 
 def _print_config(config: Config, file: Path | None, *, as_json: bool) -> None:
     changed = [item for item in config.as_items() if not item.is_default]
     if as_json:
         values = {item.key: item.value for item in changed}
-        click.echo(json.dumps({"valid": True, "file": str(file) if file else None, "changed": values}, indent=2))
+        print_json({"valid": True, "file": str(file) if file else None, "changed": values})
         return
     click.echo(f"{file or 'The defaults'}: no faults; {len(changed)} of {len(config.as_items())} options changed.")
     for item in changed:

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from minflinkd.cli.completing import live_jobs
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.find import find_job
-from minflinkd.cli.text import print_json
+from minflinkd.cli.output import print_json
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=live_jobs)
 @click.option("--full", is_flag=True, help="Upload all state anew: the checkpoint refers to no file of an earlier one.")
 @connection_options
 def checkpoint(connection: Connection, job: str, full: bool) -> None:
@@ -33,6 +34,7 @@ def checkpoint(connection: Connection, job: str, full: bool) -> None:
 
     async def taken(client: Client) -> None:
         job_id = await find_job(client, job)
+        connection.tell("Taking a checkpoint")
         number = await client.checkpoint(job_id, full=full)
         if connection.as_json:
             print_json({"jobid": job_id, "checkpoint-id": number})

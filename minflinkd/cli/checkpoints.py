@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
+from minflinkd.cli.completing import jobs
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode
 from minflinkd.cli.find import find_job
-from minflinkd.cli.text import duration, moment, print_json, print_table, size, state
-from minflinkd.rest.schemas import Checkpoint
-from minflinkd.rest.schemas.checkpoints import TaskCheckpoint
-from minflinkd.rest.schemas.verification import VerifiedCheckpoint
+from minflinkd.cli.output import print_json
+from minflinkd.cli.text import duration, moment, print_table, size, state
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
+    from minflinkd.rest.schemas import Checkpoint
+    from minflinkd.rest.schemas.checkpoints import TaskCheckpoint
+    from minflinkd.rest.schemas.verification import VerifiedCheckpoint
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=jobs)
 @click.option("--id", "checkpoint_id", type=int, metavar="N", help="One checkpoint, with its tasks.")
 @click.option("--verify", is_flag=True, help="Read all checkpoints that are stored, and compare their checksums.")
 @connection_options
@@ -47,6 +48,10 @@ def checkpoints(connection: Connection, job: str, checkpoint_id: int | None, ver
         raise click.UsageError("--verify reads all checkpoints: leave --id out")
 
     async def show(client: Client) -> None:
+        import msgspec
+
+        from minflinkd.rest.schemas import Checkpoint
+
         job_id = await find_job(client, job)
         if verify:
             _print_verified(await client.verify_checkpoints(job_id), as_json=connection.as_json)
@@ -55,7 +60,7 @@ def checkpoints(connection: Connection, job: str, checkpoint_id: int | None, ver
         if checkpoint_id is not None:
             path = f"{path}/details/{checkpoint_id}"
         if connection.as_json:
-            click.echo(bytes(await client.get(path, msgspec.Raw)))
+            print_json(await client.get(path, msgspec.Raw))
         elif checkpoint_id is not None:
             _print_one(await client.get(path, Checkpoint))
         else:

@@ -33,6 +33,7 @@ from minflinkd.rest.schemas import (
     JobExceptions,
     JobInfo,
     JobsOverview,
+    JobStatusInfo,
     LoginLink,
     Logs,
     OperationResult,
@@ -131,8 +132,13 @@ class Client:
     async def job(self, job_id: str, *, patience: float | None = None) -> JobInfo:
         return await self.get(f"/jobs/{job_id}", JobInfo, patience=patience)
 
-    async def exceptions(self, job_id: str) -> JobExceptions:
-        return await self.get(f"/jobs/{job_id}/exceptions", JobExceptions)
+    async def status(self, job_id: str) -> str:
+        return (await self.get(f"/jobs/{job_id}/status", JobStatusInfo)).status
+
+    async def exceptions(self, job_id: str, *, most: int | None = None) -> JobExceptions:
+        """Return the last failures; `most`: how many."""
+        query = "" if most is None else f"?maxExceptions={most}"
+        return await self.get(f"/jobs/{job_id}/exceptions{query}", JobExceptions)
 
     async def checkpoints(self, job_id: str, *, patience: float | None = None) -> Checkpoints:
         return await self.get(f"/jobs/{job_id}/checkpoints", Checkpoints, patience=patience)
@@ -210,15 +216,16 @@ class Client:
         tls = Tls(TlsFiles(ca=Path(self._ca_file))).client if self._ca_file else None
         return BlobClient(access.url, token=access.token, tls=tls)
 
-    async def logs(self, resource_id: str) -> Logs:
-        return await self.get(f"/taskmanagers/{resource_id}/logs", Logs)
+    async def logs(self, resource_id: str | None) -> Logs:
+        """Return the log files of a TaskManager; None: of the daemon."""
+        return await self.get(f"{_whose(resource_id)}/logs", Logs)
 
     async def read_log(
-        self, resource_id: str, name: str, *, offset: int = 0, length: int | None = None
+        self, resource_id: str | None, name: str, *, offset: int = 0, length: int | None = None
     ) -> AsyncIterator[bytes]:
         """Yield a part of a log as it arrives. A negative offset counts from the end."""
         query = {"offset": str(offset)} | ({} if length is None else {"length": str(length)})
-        path = f"/taskmanagers/{resource_id}/logs/{name}"
+        path = f"{_whose(resource_id)}/logs/{name}"
         async with self._endpoint.ask("GET", path, query=query, until=self._until()) as response:
             if response.status >= 400:
                 raise endpoint.refusal(response.status, await response.read())
@@ -391,6 +398,10 @@ class Client:
         if response.status >= 400:
             raise endpoint.refusal(response.status, body)
         return body
+
+
+def _whose(resource_id: str | None) -> str:
+    return "/jobmanager" if resource_id is None else f"/taskmanagers/{resource_id}"
 
 
 def _may_succeed_later(error: Exception) -> bool:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
+from minflinkd.cli.completing import jobs
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode, Failure
 from minflinkd.cli.find import find_job
-from minflinkd.rest.schemas import CollectedRows
+from minflinkd.cli.output import print_json
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=jobs)
 @click.argument("sink", required=False)
 @connection_options
 def collected(connection: Connection, job: str, sink: str | None) -> None:
@@ -33,11 +33,15 @@ def collected(connection: Connection, job: str, sink: str | None) -> None:
     """
 
     async def show(client: Client) -> None:
+        import msgspec
+
+        from minflinkd.rest.schemas import CollectedRows
+
         job_id = await find_job(client, job)
         name = sink or await _only_sink(client, job_id)
         path = f"/jobs/{job_id}/vertices/{name}/collected"
         if connection.as_json:
-            click.echo(bytes(await client.get(path, msgspec.Raw)))
+            print_json(await client.get(path, msgspec.Raw))
             return
         for row in (await client.get(path, CollectedRows)).rows:
             click.echo(bytes(row.row))

@@ -4,9 +4,9 @@ Or by a certificate, with an `https` URL (E42): `--cert-file` and $MINFLINKD_CER
 first. Who names a certificate does not want the Unix socket.
 
 A token is read from a file, never from a command line, which every user of a machine can see. In this order:
-`--token-file` and $MINFLINKD_TOKEN_FILE; the file `token` in ~/.config/minflinkd; for a daemon on this machine the
-token in its state directory, if this user may read it. The last one goes to that daemon only: another user could
-listen at a port that a daemon has left.
+`--token-file`; the file that the context in use names (`target.py`); $MINFLINKD_TOKEN_FILE; the file `token` in
+~/.config/minflinkd; for a daemon on this machine the token in its state directory, if this user may read it. The last
+one goes to that daemon only: another user could listen at a port that a daemon has left.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import ssl
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import Final
 import msgspec
 from yarl import URL
 
+from minflinkd.cli.contexts import user_directory
+from minflinkd.cli.token_file import UnfitFile, token_in
 from minflinkd.config import Config
 from minflinkd.config.directories import state_directory
 from minflinkd.runtime import local_socket
@@ -37,7 +38,6 @@ _HERE: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _SYSTEM: Final = Path("/var/lib/minflinkd")  # systemd's StateDirectory=minflinkd
 _READY: Final = "daemon.json"  # the daemon's address and pid, while it runs
 _OWN_TOKEN: Final = "http.token"  # noqa: S105  # the name of a file
-_LONGEST: Final = 4096  # bytes of a file with a token
 
 
 class UnusableTokenFile(MinflinkError):
@@ -87,9 +87,7 @@ class Credentials:
         """Return the token for the daemon at this address; None if there is none. Raises UnusableTokenFile."""
         if (named := self.named_token()) is not None:
             return named
-        home = Path(self.environ.get("HOME") or Path.home())
-        of_user = Path(self.environ.get("XDG_CONFIG_HOME") or home / ".config") / "minflinkd" / "token"
-        return _read(of_user, named=False) or self._of_daemon(url)
+        return _read(user_directory(self.environ) / "token", named=False) or self._of_daemon(url)
 
     def _of_daemon(self, url: URL) -> str | None:
         """Return the own token of the daemon that runs at this address of this machine, if its files can be read."""
@@ -112,9 +110,7 @@ def _path(text: str | None) -> Path | None:
 def _read(path: Path, *, named: bool) -> str | None:
     """Return the token in the file; None if there is no such file and it was not `named`. Raises UnusableTokenFile."""
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(_LONGEST).decode(errors="replace").strip()
+        return token_in(path)
     except OSError as error:
         if not named:
             return None
@@ -122,11 +118,5 @@ def _read(path: Path, *, named: bool) -> str | None:
             f"the file of the token, {path}, cannot be read: {error.strerror or error}",
             hint=f"name a file that this user can read, with --token-file or ${VARIABLE}",
         ) from error
-    if stat.S_ISREG(mode) and mode & 0o004:
-        raise UnusableTokenFile(
-            f"every user of this machine can read {path}, which holds a token",
-            hint=f"take that away (chmod 600 {path}); if somebody may have read it, revoke the token",
-        )
-    if not content or any(character.isspace() for character in content):
-        raise UnusableTokenFile(f"{path} does not hold one token", hint="`minflinkd token create` prints one")
-    return content
+    except UnfitFile as error:
+        raise UnusableTokenFile(error.problem, hint=error.hint) from error

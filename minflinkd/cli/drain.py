@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from minflinkd.cli.absence import RECONNECTING, Look, Verdict, Watch, look_at
+from minflinkd.cli.completing import task_managers
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode, Failure, of_status
 from minflinkd.cli.find import find_task_manager
+from minflinkd.cli.output import print_json
 from minflinkd.cli.processes import lives_here
-from minflinkd.cli.text import print_json
-from minflinkd.runtime.units import Duration
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
@@ -25,7 +24,7 @@ PAUSE = 0.2  # seconds between two looks
 
 
 @click.command(short_help="Move a TaskManager's jobs to others, then end it.")
-@click.argument("taskmanager")
+@click.argument("taskmanager", shell_complete=task_managers)
 @click.option("--wait", is_flag=True, help="Return when the TaskManager has ended.")
 @click.option(
     "--wait-timeout", type=float, metavar="SECONDS", help="Wait this long at most (exit code 5). Default: without end."
@@ -110,6 +109,8 @@ async def until_ended(
 
     Return None if it has ended. After `timeout` seconds, return the remaining jobs and why they are still there.
     """
+    import asyncio
+
     deadline = None if timeout is None else time.monotonic() + timeout
     patience = await _registration_time(client)
     said: dict[str, str] = {}
@@ -147,6 +148,7 @@ async def _registration_time(client: Client) -> float:
     """Return how many seconds a TaskManager that runs may take to register with a new leader."""
     from minflinkd.config.cluster_options import Heartbeat
     from minflinkd.rest.schemas import ConfigEntry
+    from minflinkd.runtime.units import Duration
 
     options = {entry.key: entry.value for entry in await client.get("/jobmanager/config", tuple[ConfigEntry, ...])}
     silent = options.get("heartbeat.timeout", Heartbeat().timeout)

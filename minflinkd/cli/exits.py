@@ -1,12 +1,26 @@
-"""Exit codes, and the errors that end a command."""
+"""Exit codes, and the errors that end a command: all look the same (E10).
+
+    Error: There is no job 'clicls'.
+    Did you mean 'clicks'? `minflinkd list --all` lists them.
+
+With --json or --output it is one document on stderr, with a stable `code`: docs/errors.md.
+"""
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from minflinkd.runtime.errors import Consequence, Kind, MinflinkError
+from minflinkd.cli.output import Output, document, wanted
+
+if TYPE_CHECKING:
+    from minflinkd.rest.schemas import ErrorAnswer
+    from minflinkd.runtime.errors import MinflinkError
+
+_WORD = re.compile(r"[a-z]+(?=[ ,;]|$)")  # no name of a file, option or host
 
 
 class ExitCode(IntEnum):
@@ -22,8 +36,13 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-_BY_KIND = {Kind.NOT_FOUND: ExitCode.NOT_FOUND, Kind.CONFLICT: ExitCode.CONFLICT}
 _BY_STATUS = {404: ExitCode.NOT_FOUND, 409: ExitCode.CONFLICT, 503: ExitCode.UNREACHABLE}
+_CODES = {  # of errors that this command found by itself
+    ExitCode.NOT_FOUND: "not-found",
+    ExitCode.CONFLICT: "conflict",
+    ExitCode.UNREACHABLE: "daemon-unreachable",
+    ExitCode.REFUSED: "invalid-request",
+}
 
 
 def of_status(status: int) -> ExitCode:
@@ -35,15 +54,59 @@ def of_status(status: int) -> ExitCode:
 
 def of_error(error: MinflinkError) -> ExitCode:
     """Return the exit code for an error that is not an answer of the endpoint."""
+    from minflinkd.runtime.errors import Consequence, Kind
+
     info = error.info()
-    if info.kind in _BY_KIND:
-        return _BY_KIND[info.kind]
+    by_kind = {Kind.NOT_FOUND: ExitCode.NOT_FOUND, Kind.CONFLICT: ExitCode.CONFLICT}
+    if info.kind in by_kind:
+        return by_kind[info.kind]
     return ExitCode.UNREACHABLE if info.consequence is Consequence.RETRYABLE else ExitCode.REFUSED
 
 
 class Failure(click.ClickException):
-    """Ends a command with a message on stderr and an exit code."""
+    """Ends a command with a message on stderr and an exit code.
 
-    def __init__(self, message: str, code: ExitCode) -> None:
+    The first line of the message says what is wrong, the others what to do next.
+    """
+
+    def __init__(self, message: str, code: ExitCode, *, answer: ErrorAnswer | None = None) -> None:
+        """`answer`: what programs get, with --json; by default it is made from the message."""
         super().__init__(message)
         self.exit_code = code  # type: ignore[misc]  # click declares it a class variable, but reads it from the instance
+        self._answer = answer
+        self._form = wanted()
+
+    def show(self, file: Any = None) -> None:
+        if self._form is Output.TABLE:
+            super().show(file)
+        else:
+            click.echo(document(self._answer or self._told(), self._form), file=file, err=file is None)
+
+    def _told(self) -> ErrorAnswer:
+        from minflinkd.rest.schemas import ErrorAnswer
+
+        first, _, others = self.message.partition("\n")
+        return ErrorAnswer(errors=(first,), code=_CODES.get(ExitCode(self.exit_code), "internal"), hint=others)
+
+
+def failure_of(error: MinflinkError, more: str = "") -> Failure:
+    """Return how a command ends that has met this error, which is no answer of the endpoint. `more`: a last line."""
+    from minflinkd.rest.schemas import ErrorAnswer
+
+    info = error.info()
+    answer = ErrorAnswer(
+        errors=(info.message,), code=info.code, consequence=info.consequence, kind=info.kind, hint=info.hint
+    )
+    lines = map(sentence, filter(None, (info.message, info.hint, more)))
+    return Failure("\n".join(lines), of_error(error), answer=answer)
+
+
+def sentence(text: str) -> str:
+    """Return a message as a sentence: errors begin with a small letter, as they are parts of longer ones in logs."""
+    text = text.strip()
+    first, newline, others = text.partition("\n")
+    if _WORD.match(first):
+        first = first[0].upper() + first[1:]
+    if not newline and first[-1:].isalnum() and "/" not in first.rsplit(" ", 1)[-1]:
+        first += "."
+    return first + newline + others

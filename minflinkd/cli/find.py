@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.near import did_you_mean, nearest, nearest_id
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
+    from minflinkd.rest.schemas import JobSummary
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _SHORTEST = 4  # characters of the beginning of an id
@@ -27,8 +30,21 @@ async def find_job(client: Client, text: str) -> str:
         several = ", ".join(f"{job.jid} ({job.state})" for job in found[:5])
         raise Failure(f"{text!r} means {len(found)} jobs: {several}\nName one by its id.", ExitCode.REFUSED)
     if not found:
-        raise Failure(f"There is no job {text!r}.\n`minflinkd list --all` lists them.", ExitCode.NOT_FOUND)
+        hint = f"{meant_job(text, jobs)}`minflinkd list --all` lists them."
+        raise Failure(f"There is no job {text!r}.\n{hint}", ExitCode.NOT_FOUND)
     return found[0].jid
+
+
+def meant_job(text: str, jobs: Sequence[JobSummary]) -> str:
+    """Ask whether the user means a job whose name or id is like the text, with a space after it. Pure."""
+    if name := nearest(text, [job.name for job in sorted(jobs, key=lambda job: job.end_time >= 0)]):
+        return f"Did you mean {name!r}? "
+    if found := nearest_id(text, [job.jid for job in jobs]):
+        named = next(job.name for job in jobs if job.jid == found)
+        return f"Did you mean {found[: max(len(text), _SHORTEST)]!r} ({named})? "
+    if 0 < len(text) < _SHORTEST and any(job.jid.startswith(text) for job in jobs):
+        return f"Of an id, name at least {_SHORTEST} digits. "
+    return ""
 
 
 async def find_task_manager(client: Client, text: str | None) -> str:
@@ -46,5 +62,7 @@ async def find_task_manager(client: Client, text: str | None) -> str:
         return found[0]
     names = ", ".join(sorted(known)[:5])
     if not found:
-        raise Failure(f"There is no TaskManager {text!r}; there are: {names}", ExitCode.NOT_FOUND)
-    raise Failure(f"Name one of the TaskManagers: {names}", ExitCode.REFUSED)
+        assert text is not None
+        hint = f"{did_you_mean(text, known)}There are: {names}."
+        raise Failure(f"There is no TaskManager {text!r}.\n{hint}", ExitCode.NOT_FOUND)
+    raise Failure(f"Name one of the TaskManagers: {names}.", ExitCode.REFUSED)

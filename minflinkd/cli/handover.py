@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from typing import TYPE_CHECKING
@@ -11,8 +10,8 @@ import click
 
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.output import print_json
 from minflinkd.cli.processes import lives_here
-from minflinkd.cli.text import print_json
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
@@ -38,6 +37,8 @@ def handover(connection: Connection, wait: bool) -> None:
       minflinkd handover
       minflinkd handover --no-wait
     """
+
+    import asyncio
 
     async def end(client: Client) -> ExitCode:
         before = await _standing(client)
@@ -91,6 +92,8 @@ async def _standing(client: Client) -> ClusterInfo | None:
 
 async def _next_leader(client: Client, epoch: int, deadline: float) -> LeaderInfo:
     """Return the leader that follows the leadership of this epoch. Raises Failure if there is none in time."""
+    import asyncio
+
     from minflinkd.cli.endpoint import DaemonUnreachable, Refused  # imports aiohttp
 
     while time.monotonic() < deadline:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
 import click
 
+from minflinkd.cli.completing import live_jobs
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode, Failure
 from minflinkd.cli.find import find_job
 from minflinkd.cli.job_files import JobFile, job_file_argument
+from minflinkd.cli.output import print_json
 from minflinkd.cli.run import params_of, refusal
-from minflinkd.cli.text import ON_TRIAL, print_json
-from minflinkd.rest.schemas import HotRestartInfo, SettingDiff, VersionDiff
+from minflinkd.cli.text import ON_TRIAL
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
+    from minflinkd.rest.schemas import HotRestartInfo, SettingDiff, VersionDiff
 
 _ON_TRIAL = "on-trial"
 _GRACE = 5.0  # seconds to follow a version without input: a job with little input may get some by then
@@ -30,7 +31,7 @@ _wait_trial = click.option(
 
 
 @click.command("hot-restart")
-@click.argument("job")
+@click.argument("job", shell_complete=live_jobs)
 @job_file_argument
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set or replace one of the params.")
 @click.option("--dry-run", is_flag=True, help="Only check the new version, and show what changes.")
@@ -82,6 +83,8 @@ def hot_restart(
       minflinkd hot-restart carrier-delays job.yaml --dry-run --json | jq .changes
       minflinkd hot-restart carrier-delays job.yaml --yes --wait-trial
     """
+    import asyncio
+
     from minflinkd.cli.submission import RefusedJob, restart
 
     values, tell = params_of(params), _quiet if connection.as_json else _tell
@@ -123,7 +126,7 @@ def hot_restart(
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=live_jobs)
 @click.option("--parallelism", type=click.IntRange(1), required=True, help="For all tasks of the job.")
 @click.option("--least", type=click.IntRange(1), help="The least number of slots a task starts with.")
 @_wait_trial
@@ -157,6 +160,8 @@ def rescale(
 
 async def _follow(connection: Connection, client: Client, job_id: str, number: int, *, wait_trial: bool) -> ExitCode:
     """Report each phase as it ends, until the restart is over or waits for input."""
+    import asyncio
+
     told = set[str]()
     waits_since: float | None = None
     while True:

@@ -7,28 +7,29 @@ from typing import TYPE_CHECKING
 
 import click
 
+from minflinkd.cli.completing import jobs
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.find import find_job
+from minflinkd.cli.output import print_json
 from minflinkd.cli.taskmanagers import warnings
-from minflinkd.cli.text import ON_TRIAL, duration, moment, print_json, print_table, size, state
-from minflinkd.rest.schemas import (
-    Checkpoints,
-    ClusterOverview,
-    HotRestartInfo,
-    JobExceptions,
-    JobInfo,
-    JobVertex,
-    RepeatedRestarts,
-    TaskManager,
-)
-from minflinkd.runtime.errors import in_a_line
+from minflinkd.cli.text import ON_TRIAL, duration, moment, print_table, size, state
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
+    from minflinkd.rest.schemas import (
+        Checkpoints,
+        ClusterOverview,
+        HotRestartInfo,
+        JobExceptions,
+        JobInfo,
+        JobVertex,
+        RepeatedRestarts,
+        TaskManager,
+    )
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=jobs)
 @connection_options
 def info(connection: Connection, job: str | None) -> None:
     """Show a job with its tasks, checkpoints and last failure; without JOB, the cluster.
@@ -84,6 +85,8 @@ def _print_cluster(overview: ClusterOverview, url: str, known: Iterable[TaskMana
 
 
 def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions) -> None:
+    from minflinkd.runtime.errors import in_a_line
+
     click.echo(f"{job.name} ({job.jid})")
     click.echo("State: ", nl=False)
     click.secho(job.state, bold=True, nl=False)
@@ -124,6 +127,8 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
 
 def _print_failure(exceptions: JobExceptions, later: HotRestartInfo | None) -> None:
     """Print a failure. `later` is the hot restart that led to the running version, if another version failed."""
+    from minflinkd.runtime.errors import in_a_line
+
     text, when = (exceptions.root_exception or "").rstrip(), moment(exceptions.timestamp or 0)
     if later is None:
         click.echo(f"\nLast failure, {when}:\n{text}")
@@ -146,6 +151,8 @@ def _version_since(restarts: Iterable[HotRestartInfo], failed: int) -> HotRestar
 
 
 def _print_repeated(found: RepeatedRestarts, job_id: str) -> None:
+    from minflinkd.runtime.errors import in_a_line
+
     where = f" in task {found.task_name}" if found.task_name else ""
     where += f" on {found.taskmanager_id}" if found.taskmanager_id else ""
     click.secho(f"Restarting repeatedly: {found.failures} failures in a row since {moment(found.since)}", fg="red")

@@ -6,31 +6,33 @@ opens no address that a job names.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from minflinkd.jobgraph.places import InvalidUrl, Place, is_url, place_of
-from minflinkd.runtime.errors import MinflinkError
-
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from minflinkd.jobgraph.document import JobDocument  # slow to import
+    from minflinkd.jobgraph.places import Place
+    from minflinkd.runtime.errors import MinflinkError
 
 LARGEST_JOB_FILE = 4 << 20  # bytes; the daemon takes no larger document
 LARGEST_ARTIFACT = 10 << 30  # bytes; the daemon's own limit is blob.max-size
 AT_ONCE = 4  # artifacts
 
-JobFile = Path | Place
+JobFile: TypeAlias = "Path | Place"
 
 _LOCAL = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def _job_file(context: click.Context, parameter: click.Parameter, value: str) -> JobFile:
+    from minflinkd.jobgraph.places import InvalidUrl, is_url, place_of
+
     if not is_url(value):
         return Path(_LOCAL.convert(value, parameter, context))
     try:
@@ -39,12 +41,18 @@ def _job_file(context: click.Context, parameter: click.Parameter, value: str) ->
         raise click.BadParameter(str(error), context, parameter) from None
 
 
+def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _LOCAL.shell_complete(context, parameter, incomplete)
+
+
 # An argument `file`: a path or a URL. A local file must exist.
-job_file_argument = click.argument("file", callback=_job_file)
+job_file_argument = click.argument("file", callback=_job_file, shell_complete=_complete)
 
 
 async def read_job(file: JobFile) -> JobDocument:
     """Read a job file. Raises InvalidJobGraph, OSError, and for a URL what `fetching.fetch` raises."""
+    import tempfile
+
     from minflinkd.cli.fetching import fetch
     from minflinkd.jobgraph.document import read_job_file
 
@@ -63,6 +71,8 @@ async def with_artifacts(document: JobDocument, tell: Callable[[str], None]) -> 
 
     What fails becomes a fault of the document, so that it is reported together with all others (J4).
     """
+    import tempfile
+
     from minflinkd.storage.parallel import for_each
 
     places = dict(_places(document))
@@ -83,6 +93,7 @@ async def with_artifacts(document: JobDocument, tell: Callable[[str], None]) -> 
 
 async def _file(place: Place, target: Path) -> Path | MinflinkError:
     from minflinkd.cli.fetching import fetch, verify
+    from minflinkd.runtime.errors import MinflinkError
     from minflinkd.storage.os_errors import os_errors
 
     try:
@@ -100,6 +111,8 @@ async def _file(place: Place, target: Path) -> Path | MinflinkError:
 
 def _places(document: JobDocument) -> list[tuple[str, Place]]:
     """Return what has to be fetched or compared, by the text in the job file. Faulty entries are left out."""
+    from minflinkd.jobgraph.places import InvalidUrl, place_of
+
     artifacts = document.value.get("artifacts") if isinstance(document.value, Mapping) else None
     found = []
     for entry in artifacts if isinstance(artifacts, list | tuple) else ():

@@ -6,6 +6,7 @@ For an ended TaskManager, the last lines are printed if its logs are on the daem
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -60,6 +61,7 @@ class JobLogs:
     job_id: str
     name: str | None
     whole: bool
+    pattern: re.Pattern[bytes] | None = None  # only lines in which it is found
     _files: dict[tuple[str, str], _File] = field(default_factory=dict)
     _shown: tuple[str, str] | None = None
     _follows: bool = False
@@ -140,6 +142,8 @@ class JobLogs:
             known = (*self._attempts, *self._known_attempts(resource_id))
             self._files[key] = _File(resource_id, log.name, None if self.whole else JobLines(self.job_id, known))
         lines = await self._files[key].news(self.client, log.size, last=last or resource_id in self._ended)
+        if self.pattern is not None:
+            lines = [line for line in lines if self.pattern.search(line)]
         if tail is None and resource_id in self._ended:
             tail = ENDED
         if tail is not None:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from minflinkd.cli.connection import Connection, connection_options
-from minflinkd.cli.text import ON_TRIAL, duration, moment, print_json, print_line, print_table, state
-from minflinkd.rest.schemas import JobsOverview, JobSummary, RepeatedRestarts
+from minflinkd.cli.output import print_json
+from minflinkd.cli.text import ON_TRIAL, duration, moment, print_line, print_table, state
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
+    from minflinkd.rest.schemas import JobSummary, RepeatedRestarts
 
 
 @click.command("list")
@@ -27,6 +28,8 @@ def list_jobs(connection: Connection, with_ended: bool) -> None:
     """
 
     async def show(client: Client) -> None:
+        from minflinkd.rest.schemas import JobsOverview
+
         jobs = [job for job in (await client.jobs()).jobs if with_ended or job.end_time < 0]
         jobs.sort(key=lambda job: -job.start_time)
         if connection.as_json:
@@ -43,7 +46,7 @@ def list_jobs(connection: Connection, with_ended: bool) -> None:
 
 
 def _row(job: JobSummary) -> list[object]:
-    tasks = f"{job.tasks.running}/{job.tasks.total}"
+    tasks = f"{job.tasks.running + job.tasks.finished}/{job.tasks.total}"
     shown = state(job.state)
     if job.minflinkd.on_trial:
         shown.append(f", {ON_TRIAL}", "yellow")

@@ -5,13 +5,16 @@ The texts of `minflinkd --help` are here, so that help and completion import no 
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from minflinkd import __version__
+from minflinkd.cli.groups import Group
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class Lazy(NamedTuple):
@@ -27,6 +30,8 @@ GROUPS = {
         "token": Lazy("token:token", "Make, list and revoke tokens for the HTTP endpoint."),
         "open": Lazy("open_page:open_page", "Print a link that logs a browser in."),
         "handover": Lazy("handover:handover", "End the daemon, but leave its tasks running for the next one."),
+        "context": Lazy("context:context", "Name clusters, and choose the one that commands talk to."),
+        "completion": Lazy("completion:completion", "Let your shell complete commands and job names."),
         "demo": Lazy("demo:demo", "See a real streaming job from its start to a recovery."),
     },
     "Jobs": {
@@ -34,7 +39,9 @@ GROUPS = {
         "run": Lazy("run:run", "Submit a job file."),
         "list": Lazy("list_jobs:list_jobs", "List the jobs."),
         "info": Lazy("info:info", "Show a job, or the cluster."),
-        "logs": Lazy("logs:logs", "Print the logs of a job, or of a TaskManager."),
+        "metrics": Lazy("metrics:metrics", "Show how fast a job's tasks are, and what holds them back."),
+        "exceptions": Lazy("exceptions:exceptions", "Show a job's failures."),
+        "logs": Lazy("logs:logs", "Print the logs of a job, of a TaskManager, or of the daemon."),
         "collected": Lazy("collected:collected", "Print the last rows of a job's collect sink."),
         "cancel": Lazy("cancel:cancel", "Cancel a job."),
         "stop": Lazy("stop:stop", "Stop a job with a savepoint."),
@@ -63,7 +70,7 @@ GROUPS = {
 COMMANDS = {name: lazy for group in GROUPS.values() for name, lazy in group.items()}
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -75,13 +82,12 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        close = [] if args[0] in COMMANDS else difflib.get_close_matches(args[0], COMMANDS, n=1)
-        if close:
-            ctx.fail(f"There is no command {args[0]!r}. Did you mean {close[0]!r}?")
-        return super().resolve_command(ctx, args)
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name, help=lazy.help) for name, lazy in COMMANDS.items() if name.startswith(incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))  # the texts of all groups begin in the same column

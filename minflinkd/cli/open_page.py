@@ -26,7 +26,7 @@ def open_page(connection: Connection) -> None:
       ssh -L 8081:127.0.0.1:8081 host minflinkd open
     """
     from minflinkd.cli.credentials import SOCKET_URL  # imports yarl
-    from minflinkd.cli.text import print_json
+    from minflinkd.cli.output import print_json
 
     async def show(client: Client) -> None:
         link = await client.login_link()

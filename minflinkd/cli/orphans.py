@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from minflinkd.cli.completing import jobs
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.find import find_job
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Only list them.")
-@click.option("--job", metavar="JOB", help="Only of this job: its id, the beginning of one, or its name.")
+@click.option(
+    "--job", metavar="JOB", shell_complete=jobs, help="Only of this job: its id, the beginning of one, or its name."
+)
 @connection_options
 def orphans(connection: Connection, dry_run: bool, job: str | None) -> None:
     """Delete files of checkpoints that no checkpoint of any job refers to, running or ended.
@@ -31,7 +34,7 @@ def orphans(connection: Connection, dry_run: bool, job: str | None) -> None:
       minflinkd orphans --job carrier-delays
       minflinkd orphans --dry-run --json | jq '.jobs[] | {job, files, size}'
     """
-    from minflinkd.cli.text import print_json
+    from minflinkd.cli.output import print_json
 
     async def sweep(client: Client) -> None:
         found = await client.orphans(job=None if job is None else await find_job(client, job), dry_run=dry_run)

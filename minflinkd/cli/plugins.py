@@ -11,8 +11,9 @@ import click
 import msgspec
 
 from minflinkd.cli.check_config import parse_overrides
-from minflinkd.cli.exits import ExitCode, Failure, of_error
-from minflinkd.cli.text import print_json, print_table
+from minflinkd.cli.exits import ExitCode, Failure, failure_of
+from minflinkd.cli.output import output_options, print_json
+from minflinkd.cli.text import print_table
 from minflinkd.config import ConfigError, load_config
 from minflinkd.config.load import configuration_file
 from minflinkd.runtime.errors import MinflinkError
@@ -37,7 +38,7 @@ class Plugin(msgspec.Struct, frozen=True, rename="kebab"):
     "--config", "file", type=click.Path(dir_okay=False, path_type=Path), help="For --check: the options storage.*."
 )
 @click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="For --check: override an option.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@output_options
 @click.pass_context
 def plugins(
     context: click.Context, uri: str | None, file: Path | None, overrides: tuple[str, ...], as_json: bool
@@ -65,7 +66,7 @@ def plugins(
     except ConfigError as error:
         raise Failure(str(error), ExitCode.REFUSED) from error
     except MinflinkError as error:
-        raise Failure(str(error), of_error(error)) from error
+        raise failure_of(error) from error
     if as_json:
         print_json(findings)
     else:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from minflinkd.cli.connection import Connection, connection_options
-from minflinkd.cli.text import print_json, print_table, size
-from minflinkd.rest.schemas.quotas import QuotaBalance, Quotas, UserQuota
+from minflinkd.cli.output import print_json
+from minflinkd.cli.text import print_table, size
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
+    from minflinkd.rest.schemas.quotas import QuotaBalance, UserQuota
 
 
 @click.command()
@@ -30,6 +31,8 @@ def quotas(connection: Connection) -> None:
     """
 
     async def show(client: Client) -> None:
+        from minflinkd.rest.schemas.quotas import Quotas
+
         found = await client.get("/quotas", Quotas)
         if connection.as_json:
             print_json(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,7 +164,7 @@ def refusal(connection: Connection, error: RefusedJob) -> Failure:
 
 
 def _print_accepted(connection: Connection, url: str, accepted: Submitted, *, dry_run: bool) -> None:
-    from minflinkd.cli.text import print_json
+    from minflinkd.cli.output import print_json
 
     job_id = accepted.jobid
     if connection.as_json:
@@ -179,7 +178,9 @@ def _print_accepted(connection: Connection, url: str, accepted: Submitted, *, dr
 
 
 async def _until_ended(connection: Connection, client: Client, job_id: str) -> ExitCode:
-    from minflinkd.cli.text import print_json
+    import asyncio
+
+    from minflinkd.cli.output import print_json
     from minflinkd.cli.watch import watch
 
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minflinkd.cli.check_config import parse_overrides
+from minflinkd.cli.completing import live_jobs
 from minflinkd.cli.connection import Connection, connection_options
-from minflinkd.cli.exits import ExitCode, Failure, of_error
+from minflinkd.cli.exits import ExitCode, Failure, failure_of
 from minflinkd.cli.find import find_job
-from minflinkd.cli.text import moment, print_json, print_table, size
+from minflinkd.cli.output import output_options, print_json
+from minflinkd.cli.text import moment, print_table, size
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from minflinkd.checkpoint.external import External
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
 
@@ -31,6 +34,14 @@ class _OrTake(click.Group):
         if args[0] not in self.commands:
             args = [_TAKE, *args]
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            return found
+        take = self.commands[_TAKE]
+        with take.make_context(_TAKE, [], parent=ctx, resilient_parsing=True) as of_take:
+            return found + live_jobs(of_take, take.params[0], incomplete)
 
 
 @click.group(cls=_OrTake, subcommand_metavar="JOB [DIRECTORY] | COMMAND [ARGS]...")
@@ -49,7 +60,7 @@ def savepoint() -> None:
 
 
 @savepoint.command(_TAKE)
-@click.argument("job")
+@click.argument("job", shell_complete=live_jobs)
 @click.argument("directory", required=False)
 @connection_options
 def take(connection: Connection, job: str, directory: str | None) -> None:
@@ -67,6 +78,7 @@ def take(connection: Connection, job: str, directory: str | None) -> None:
 
     async def taken(client: Client) -> None:
         job_id = await find_job(client, job)
+        connection.tell("Taking a savepoint")
         path = await client.savepoint(job_id, directory)
         if connection.as_json:
             print_json({"jobid": job_id, "savepoint": path})
@@ -104,7 +116,7 @@ def dispose(connection: Connection, path: str) -> None:
 @click.option("--verify", is_flag=True, help="Read all of it, and compare the checksums.")
 @click.option("--config", "file", type=click.Path(dir_okay=False, path_type=Path), help="For the options storage.*.")
 @click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@output_options
 def inspect(path: str, verify: bool, file: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Show what is in the savepoint or checkpoint at PATH: tasks, vertices, state, offsets. Needs no daemon.
 
@@ -116,6 +128,8 @@ def inspect(path: str, verify: bool, file: Path | None, overrides: tuple[str, ..
       minflinkd savepoint inspect /data/savepoints/savepoint-3fa9c2-0d41ffac9e12
       minflinkd savepoint inspect s3://bucket/checkpoints/0f3a.../chk-12 --verify --json | jq .tasks
     """
+    import asyncio
+
     from minflinkd.config import ConfigError, load_config
     from minflinkd.config.load import configuration_file
     from minflinkd.runtime.errors import MinflinkError
@@ -129,7 +143,7 @@ def inspect(path: str, verify: bool, file: Path | None, overrides: tuple[str, ..
     except ConfigError as error:
         raise Failure(str(error), ExitCode.REFUSED) from error
     except MinflinkError as error:
-        raise Failure(str(error), of_error(error)) from error
+        raise failure_of(error) from error
     if as_json:
         print_json(_shown(found, verified))
     else:

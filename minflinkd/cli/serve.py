@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -42,6 +41,8 @@ def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None)
       minflinkd serve --config minflinkd.yaml --state-dir /var/lib/minflinkd
       minflinkd serve -D rest.port=0 -D taskmanager.numberOfTaskSlots=4
     """
+    import asyncio
+
     from minflinkd.config import ConfigError, load_config
     from minflinkd.config.load import configuration_file
     from minflinkd.daemon import DaemonInfo

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
-import structlog
 
 from minflinkd.cli.exits import ExitCode, Failure
-from minflinkd.runtime.errors import ErrorInfo, MinflinkError
+
+if TYPE_CHECKING:
+    from minflinkd.runtime.errors import ErrorInfo
 
 
 @contextmanager
@@ -23,6 +25,10 @@ def told(
     `sentence` is e.g. "The daemon cannot run". On a terminal the code, the problem and what to do follow it. In a log
     of JSON lines (`as_json`) all of it is one more JSON line.
     """
+    import structlog
+
+    from minflinkd.runtime.errors import MinflinkError
+
     try:
         yield
     except (MinflinkError, OSError) as error:
@@ -38,6 +44,8 @@ def told(
 
 def _of_system(error: OSError) -> ErrorInfo:
     """Describe an error of the operating system, which has no code of ours."""
+    from minflinkd.runtime.errors import ErrorInfo
+
     where = f"{error.filename}: " if error.filename else ""
     return ErrorInfo(code="internal", message=f"{where}{error.strerror or error}")
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import click
 
+from minflinkd.cli.completing import live_jobs
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode
 from minflinkd.cli.find import find_job
-from minflinkd.cli.text import print_json
-from minflinkd.rest.schemas import JobStatusInfo
+from minflinkd.cli.output import print_json
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
@@ -21,7 +20,7 @@ _PAUSE = 0.1  # seconds between two queries
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=live_jobs)
 @click.argument("directory", required=False)
 @click.option(
     "--drain", is_flag=True, help="First let all open windows and timers fire. For a job that will not be continued."
@@ -41,12 +40,17 @@ def stop(connection: Connection, job: str, directory: str | None, drain: bool) -
       minflinkd run job.yaml --from-savepoint "$(minflinkd stop carrier-delays)"
     """
 
+    import asyncio
+
     async def end(client: Client) -> ExitCode:
         job_id = await find_job(client, job)
+        tell = connection.tell
+        tell("Draining, and taking a savepoint" if drain else "Taking a savepoint")
         path = await client.stop(job_id, directory, drain=drain)
+        tell("The savepoint is written; the job is ending")
         status = ""
         while status not in _ENDED:
-            status = (await client.get(f"/jobs/{job_id}/status", JobStatusInfo)).status
+            status = await client.status(job_id)
             if status not in _ENDED:
                 await asyncio.sleep(_PAUSE)
         if connection.as_json:

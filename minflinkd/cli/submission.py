@@ -113,6 +113,7 @@ async def submit_document(
         async with await client.blob_server() as blobs:
             try:
                 graph = await _uploaded_or_deleted(blobs, job_id, graph, files, tell)
+                tell("Checking the job with Spark")
                 return await client.submit(job_id, encode(graph), dry_run=dry_run)
             except Refused as error:
                 if error.answer.kind is not Kind.STOPPING:  # otherwise the daemon deletes them, and may not answer
@@ -191,7 +192,7 @@ async def with_uploads(
     if not files:
         return graph
     tell(f"Uploading {', '.join(files)}")
-    with upload_bars(files) as progress:
+    with upload_bars(files, tell) as progress:
         stored = {ref.name: ref for ref in await blobs.upload_all(job_id, files, progress=progress)}
     artifacts = tuple(
         Artifact(name=artifact.name, key=stored[artifact.name].key, size=stored[artifact.name].size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -11,10 +10,11 @@ import click
 from minflinkd.cli.check_config import parse_overrides
 from minflinkd.cli.drain import drain
 from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.groups import Group
 from minflinkd.cli.starting import told
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.option(
     "-c",
     "--config",
@@ -49,6 +49,8 @@ def taskmanager(context: click.Context, file: Path | None, overrides: tuple[str,
     """
     if context.invoked_subcommand is not None:
         return
+    import asyncio
+
     from minflinkd.config import ConfigError, load_config
     from minflinkd.config.load import configuration_file
     from minflinkd.runtime import log

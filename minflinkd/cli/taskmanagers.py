@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from minflinkd.cli.completing import task_managers
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.find import find_task_manager
-from minflinkd.cli.text import duration, moment, print_json, print_table, size, state
-from minflinkd.rest.schemas import TaskManager, TaskManagerDetails
+from minflinkd.cli.output import print_json
+from minflinkd.cli.text import duration, moment, print_table, size, state
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
+    from minflinkd.rest.schemas import TaskManager, TaskManagerDetails
 
 
 @click.command()
-@click.argument("taskmanager", required=False)
+@click.argument("taskmanager", required=False, shell_complete=task_managers)
 @connection_options
 def taskmanagers(connection: Connection, taskmanager: str | None) -> None:
     """List the TaskManagers; with TASKMANAGER (or the beginning of its id), show one with its slots.

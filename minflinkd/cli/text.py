@@ -1,20 +1,20 @@
-"""Formats values for people, prints tables of them, and makes a line fit a terminal."""
+"""Formats values for people, prints tables of them, and makes a line fit a terminal.
+
+Rich is imported only to print: completion in a shell imports this module with the commands.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
-import msgspec
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 ON_TRIAL = "on trial: no input yet"
 
@@ -41,11 +41,9 @@ _GAP = "  "  # between the parts of a line
 
 def console() -> Console:
     """Return a new console for each command, since stdout may have changed."""
+    from rich.console import Console
+
     return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-
-
-def print_json(value: Any) -> None:
-    click.echo(msgspec.json.encode(value))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
@@ -53,6 +51,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
 
     On a narrow terminal, long names are shortened, then columns are left out from the right: see `fit_columns`.
     """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
     cells = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
     if not cells:
         click.echo(empty)
@@ -95,6 +97,8 @@ def fit_columns(wanted: Sequence[int], room: int) -> list[int]:
 
 def print_line(line: str, style: str) -> None:
     """A line that a terminal does not wrap: it is cut there."""
+    from rich.text import Text
+
     target = console()
     if target.is_terminal:
         target.print(Text(line, style=style), no_wrap=True, overflow="ellipsis")
@@ -103,6 +107,8 @@ def print_line(line: str, style: str) -> None:
 
 
 def state(name: str) -> Text:
+    from rich.text import Text
+
     return Text(name, style=_COLOURS.get(name, ""))
 
 
@@ -134,6 +140,8 @@ def size(count: float) -> str:
 
 def moment(ms: int) -> str:
     """Format a date and time, in the user's time zone."""
+    from datetime import datetime
+
     return datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S") if ms > 0 else "-"
 
 
@@ -146,8 +154,7 @@ def short(count: float) -> str:
     return f"{count:.1f}G"
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A part of the line, in forms from longest to shortest. The part with the lowest `rank` is shortened first."""
 
     forms: tuple[str, ...]

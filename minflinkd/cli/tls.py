@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.groups import Group
+from minflinkd.cli.output import output_options, print_json
 
 if TYPE_CHECKING:
     from minflinkd.cli.small_ca import Issued
@@ -24,7 +25,7 @@ _TAKEN = ("ca", "client-ca", *KINDS)  # names of files in the same directory
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-@click.group()
+@click.group(cls=Group)
 def tls() -> None:
     """Make certificates, so that what the processes of a cluster send is encrypted. Each command has --json.
 
@@ -39,7 +40,7 @@ def tls() -> None:
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="A host name or address to put into them.")
 @click.option("--days", default=365, show_default=True, type=click.IntRange(1, 3650), help="How long they are valid.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@output_options
 def init(directory: Path, hosts: tuple[str, ...], days: int, as_json: bool) -> None:
     """Make a small CA in DIRECTORY, and two certificates: for the processes among themselves, and for HTTP.
 
@@ -71,7 +72,7 @@ def init(directory: Path, hosts: tuple[str, ...], days: int, as_json: bool) -> N
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("name")
 @click.option("--days", default=90, show_default=True, type=click.IntRange(1, 3650), help="How long it is valid.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@output_options
 def client(directory: Path, name: str, days: int, as_json: bool) -> None:
     """Make a certificate in DIRECTORY by which the client NAME shows the HTTP endpoint who it is.
 
@@ -100,7 +101,7 @@ def client(directory: Path, name: str, days: int, as_json: bool) -> None:
         certificate, key = directory / f"{name}.pem", directory / f"{name}-key.pem"
         issue(ca, name, (), days=days).write(certificate, key)
     if as_json:
-        click.echo(json.dumps({"certificate": str(certificate), "key": str(key), "newCa": not kept}))
+        print_json({"certificate": str(certificate), "key": str(key), "newCa": not kept})
         return
     click.echo(
         "\n".join(
@@ -147,7 +148,7 @@ def _ca(directory: Path, certificate: str, key: str, name: str = "minflinkd CA")
 
 def _print(directory: Path, names: tuple[str, ...], *, kept: bool, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"directory": str(directory), "hosts": names, "newCa": not kept}))
+        print_json({"directory": str(directory), "hosts": names, "newCa": not kept})
         return
     at = os.path.abspath(directory)
     click.echo(

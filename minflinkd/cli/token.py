@@ -14,6 +14,8 @@ import click
 
 from minflinkd.cli.check_config import parse_overrides
 from minflinkd.cli.exits import ExitCode, Failure
+from minflinkd.cli.groups import Group
+from minflinkd.cli.output import output_options
 
 if TYPE_CHECKING:
     from minflinkd.rest.identity.tokens import TokenRecord
@@ -23,7 +25,7 @@ _LONGEST = 100 * 365 * 86400.0  # seconds
 ROLES = ("view", "operate", "submit", "admin")
 
 
-@click.group()
+@click.group(cls=Group)
 def token() -> None:
     """Make, list and revoke tokens for the HTTP endpoint. Each command has --json.
 
@@ -53,8 +55,8 @@ def file_options(command: F) -> F:
         return command(*args, file=file or _file(config, overrides, state_dir), **kw)
 
     with_file.__name__, with_file.__doc__ = command.__name__, command.__doc__
+    with_file = output_options(with_file)
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
         click.option(
             "--state-dir", type=click.Path(file_okay=False, path_type=Path), help="The daemon's state directory."
         ),
@@ -140,7 +142,7 @@ def create(
             )
         records.append(record)
     if as_json:
-        from minflinkd.cli.text import print_json
+        from minflinkd.cli.output import print_json
 
         proof = {"certificate": record.certificate} if record.certificate else {"token": new.text}
         print_json({"name": name, "role": role, "jobs": jobs, "expires": record.expires, **proof})
@@ -163,7 +165,8 @@ def list_tokens(file: Path, as_json: bool) -> None:
       minflinkd token list
       minflinkd token list --json | jq '.[] | select(.expires != null)'
     """
-    from minflinkd.cli.text import print_json, print_table
+    from minflinkd.cli.output import print_json
+    from minflinkd.cli.text import print_table
 
     with _told():
         from minflinkd.rest.identity.tokens import read_tokens
@@ -215,7 +218,7 @@ def revoke(name: str, file: Path, as_json: bool) -> None:
             )
         records[:] = left
     if as_json:
-        from minflinkd.cli.text import print_json
+        from minflinkd.cli.output import print_json
 
         print_json({"name": name, "revoked": True})
     else:

@@ -12,7 +12,7 @@ from minflinkd.cli.absence import Watch
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.drain import PAUSE, asked, epoch_of, until_ended
 from minflinkd.cli.exits import ExitCode
-from minflinkd.cli.text import print_json
+from minflinkd.cli.output import print_json
 from minflinkd.rest.schemas import DashboardConfiguration, TaskManager
 
 if TYPE_CHECKING:

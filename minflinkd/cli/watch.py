@@ -17,12 +17,12 @@ from minflinkd.rest.schemas import Checkpoints, JobInfo
 from minflinkd.runtime.errors import MinflinkError
 
 BRIEF = 0.5  # seconds without a connection that are not worth a line
-LINE_PAUSE = 1.0  # seconds between two lines if there is no terminal
 PATIENCE = 60.0  # seconds without a daemon, which may be restarting, before giving up
 
 ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
 
 Line = Callable[[int | None, str], str]  # (columns, elapsed time) -> the text to show
+Show = Callable[[Line, str], None]  # with the phase that the job is in
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Progress:
     """What one line says about a job."""
 
     state: str
-    tasks_running: int
+    tasks_running: int  # or FINISHED
     tasks: int
     rows_in: int
     rows_out: int
@@ -46,7 +46,7 @@ class Progress:
         last = checkpoints.latest.completed
         return cls(
             state=job.state,
-            tasks_running=job.status_counts.running,
+            tasks_running=job.status_counts.running + job.status_counts.finished,
             tasks=len(job.vertices),
             rows_in=job.minflinkd.source_records,
             rows_out=job.minflinkd.sink_records,
@@ -57,6 +57,12 @@ class Progress:
             restarts=job.minflinkd.restarts,
             repeatedly=job.minflinkd.restarting_repeatedly is not None,
         )
+
+    @property
+    def phase(self) -> str:
+        """What a log has a line for: state, tasks, restarts, and whether checkpoints complete or fail."""
+        completes = "checkpoints complete" if self.checkpoints else ""
+        return f"{self.state} {self.tasks_running}/{self.tasks} {self.restarts} {completes} {self.checkpoints_failed}"
 
     def line(self, width: int | None = None, elapsed: str = "") -> str:
         """Format in at most `width` columns. Time and exact numbers are dropped first, the state last."""
@@ -87,7 +93,7 @@ async def watch(
     with Live(console=target, refresh_per_second=8, transient=False) as live:
         started = time.monotonic()
 
-        def show(line: Line) -> None:
+        def show(line: Line, _: str) -> None:
             elapsed = duration((time.monotonic() - started) * 1000)
             live.update(Text(line(target.width, elapsed), no_wrap=True, overflow="ellipsis"))
 
@@ -95,25 +101,21 @@ async def watch(
 
 
 class _Lines:
-    """Prints a line when something has changed, at most one per LINE_PAUSE, and always the last one."""
+    """Prints a line for each phase."""
 
     def __init__(self) -> None:
-        self._shown = ""
-        self._next = 0.0
+        self._phase = ""
 
-    def __call__(self, text: Line) -> None:
-        now = time.monotonic()
-        line = text(stderr_width(), "")
-        ended = line.split()[0] in ENDED
-        if line != self._shown and (ended or now >= self._next):
-            click.echo(line, err=True)
-            self._shown, self._next = line, now + LINE_PAUSE
+    def __call__(self, text: Line, phase: str) -> None:
+        if phase != self._phase:
+            self._phase = phase
+            click.echo(text(stderr_width(), ""), err=True)
 
 
 async def follow(
     client: Client,
     job_id: str,
-    show: Callable[[Line], None],
+    show: Show,
     on_progress: Callable[[JobInfo, Progress], None] | None = None,
 ) -> JobInfo:
     """Like `watch`, but `show` shows the lines. Raises what `watch` raises."""
@@ -121,7 +123,7 @@ async def follow(
     def away(error: MinflinkError, seconds: float) -> None:
         if seconds > BRIEF:
             text = f"the daemon does not answer; the job may go on without it ({seconds:.0f} s)"
-            show(lambda width, _: text[:width])
+            show(lambda width, _: text[:width], "away")
 
     job: JobInfo | None = None
     checkpoints: Checkpoints | None = None
@@ -137,7 +139,7 @@ async def follow(
             if job is None or checkpoints is None:
                 continue
             progress = Progress.of(job, checkpoints)
-            show(progress.line)
+            show(progress.line, progress.phase)
             if on_progress is not None:
                 on_progress(job, progress)
             if job.state in ENDED:

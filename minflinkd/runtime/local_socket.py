@@ -18,10 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-import structlog
-
-log = structlog.get_logger(__name__)
-
 SYSTEM: Final = Path("/run/minflinkd")  # systemd's RuntimeDirectory=minflinkd; only root makes directories in /run
 _PEER: Final = struct.Struct("3i")  # pid, uid, gid
 _PEER_GROUPS: Final = 59  # SO_PEERGROUPS, which Python does not name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -181,7 +181,7 @@ class SessionKeeper(Component):
                 self.start_error = ""
                 self._enter(SessionPhase.READY)
                 self.first_ready.set()
-                log.info("the session is ready", generation=generation, phases=self.phases)
+                log.info("the session is ready", generation=generation, took=_told(self.phases))
                 reason = await self._watch(child, condemned)
         finally:
             self.aged = ""
@@ -332,3 +332,8 @@ class SessionKeeper(Component):
 def _load() -> float:
     """Return the number of runnable processes per processor, over the last minute."""
     return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+
+def _told(phases: Mapping[str, float]) -> str:
+    """Format like `session 3.20 s, first job 1.10 s`."""
+    return ", ".join(f"{name.replace('_', ' ')} {seconds:.2f} s" for name, seconds in phases.items())

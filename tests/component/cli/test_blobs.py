@@ -106,7 +106,7 @@ def test_without_a_blob_server_the_exit_code_says_so(
     monkeypatch.setattr(connection, "LONGEST_PAUSE", 0.1)
     daemon.call(daemon.blobs.aclose())
     shown = command("blobs", "upload", files[0], "--transient")
-    assert (shown.exit_code, "is the daemon running" in shown.stderr) == (3, True)
+    assert (shown.exit_code, "Is the daemon running" in shown.stderr) == (3, True)
 
 
 @pytest.mark.parametrize("watched", [True, False])

@@ -57,9 +57,9 @@ def test_a_job_that_cannot_take_one_and_one_that_is_not_there_are_told_apart(
     """The two cases have different exit codes (E11)."""
 
     async def refuse(_: j.CheckpointJob) -> j.Done:
-        raise Conflict("not all tasks are RUNNING")
+        raise Conflict("Not all tasks are RUNNING")
 
     daemon.dispatcher.mailbox.on(j.CheckpointJob, refuse)
     shown = command("checkpoint", RUNNING)
-    assert (shown.exit_code, "not all tasks are RUNNING" in shown.stderr) == (5, True)
+    assert (shown.exit_code, "Not all tasks are RUNNING" in shown.stderr) == (5, True)
     assert command("checkpoint", "nowhere").exit_code == 4

@@ -21,7 +21,7 @@ from rich.console import Console
 from minflinkd.cli.client import Client
 from minflinkd.cli.main import COMMANDS, GROUPS, main
 from minflinkd.rest.schemas import Logs
-from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.runtime.ids import ResourceId
 from tests.component.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import FAILED, LOG, RUNNING, TM, collecting, failing
@@ -71,6 +71,77 @@ def test_a_misspelt_command_is_told_the_nearest() -> None:
     shown = CliRunner().invoke(main, ["lits"])
     assert shown.exit_code == 2
     assert "Did you mean 'list'?" in shown.output
+
+
+@pytest.mark.parametrize(("arguments", "meant"), [(("token", "lst"), "list"), (("context", "ad"), "add")])
+def test_so_is_a_misspelt_command_of_a_group(arguments: tuple[str, ...], meant: str) -> None:
+    shown = CliRunner().invoke(main, list(arguments))
+    assert shown.exit_code == 2
+    assert f"Did you mean {meant!r}?" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("carier-delays", "Did you mean 'carrier-delays'?"),
+        ("Carrier", "Did you mean 'carrier-delays'?"),
+        ("aaab", "Did you mean 'aaaa' (carrier-delays)?"),
+        ("a", "Did you mean 'a"),
+        ("zzz", "`minflinkd list --all` lists them."),
+    ],
+)
+def test_a_misspelt_job_is_told_the_nearest(command: Command, text: str, hint: str) -> None:
+    """Both a name and the beginning of an id (E10)."""
+    shown = command("info", text)
+    assert shown.exit_code == 4
+    assert shown.stderr.startswith(f"Error: There is no job {text!r}.\n")
+    assert hint in shown.stderr or text == "a"
+
+
+def test_all_errors_look_the_same(command: Command) -> None:
+    """A sentence, then what to do; with --json or --output a document on stderr, whoever found the error (E10)."""
+    assert command("info", "nope").stderr.startswith("Error: There is no job 'nope'.\n`minflinkd list")
+    assert re.match(r"Error: .*conflict|Error: [A-Z].*\.?\n", command("cancel", FAILED).stderr)
+    told = json.loads(command("info", "nope", "--json").stderr)
+    assert (told["code"], told["errors"]) == ("not-found", ["There is no job 'nope'."])
+    assert "lists them" in told["hint"]
+    assert command("info", "nope", "--output", "yaml").stderr.startswith(
+        "errors:\n- There is no job 'nope'.\ncode: not-found"
+    )
+
+
+def test_every_answer_is_there_as_yaml(command: Command) -> None:
+    shown = command("list", "--all", "--output", "yaml")
+    assert shown.stdout.startswith(f"jobs:\n- jid: {RUNNING}\n  name: carrier-delays\n")
+    assert json.loads(command("list", "-o", "json").stdout) == json.loads(command("list", "--json").stdout)
+    assert command("list", "-o", "table").stdout == command("list").stdout
+    assert command("list", "--json", "-o", "yaml").exit_code == 2
+    assert command("checkpoints", RUNNING, "-o", "yaml").stdout.startswith("counts:\n")
+
+
+def test_exceptions_are_shown_with_their_traceback(command: Command) -> None:
+    shown = command("exceptions", FAILED)
+    assert shown.exit_code == 0
+    assert "AttributeError: 'DataFrame' object has no attribute 'selectt'" in shown.stdout
+    assert json.loads(command("exceptions", FAILED, "--json").stdout)["exceptionHistory"]["entries"]
+    assert command("exceptions", RUNNING).stdout == "The job has had no failures.\n"
+
+
+def test_metrics_say_what_each_task_does(command: Command) -> None:
+    shown = command("metrics", "carrier-delays")
+    assert shown.exit_code == 0
+    assert "carrier-delays is RUNNING: " in shown.stdout
+    assert re.search(r"flights -> delays +\S+ +120 ms", shown.stdout)
+    first, second = json.loads(command("metrics", RUNNING, "--json").stdout)["tasks"]
+    assert (first["batch-duration"], second["batch-duration"]) == (120.0, None), "no micro-batch, no figure"
+
+
+def test_a_finished_job_has_all_its_tasks(command: Command, daemon: RunningDaemon) -> None:
+    """A task that is FINISHED has done its part; 0/2 would look like a fault."""
+    job = daemon.dispatcher.jobs[RUNNING]
+    ended = tuple(replace(task, state=ExecutionState.FINISHED) for task in job.tasks)
+    daemon.dispatcher.jobs[RUNNING] = replace(job, status=JobStatus.FINISHED, tasks=ended)
+    assert " 2/2 " in command("list", "--all").stdout
 
 
 def test_list_shows_what_runs_and_all_what_ended(command: Command) -> None:
@@ -173,7 +244,7 @@ def test_what_does_not_exist_is_exit_code_4(command: Command, arguments: tuple[s
 
 def test_cancel_waits_until_the_job_has_ended(command: Command, daemon: RunningDaemon) -> None:
     shown = command("cancel", RUNNING)
-    assert (shown.exit_code, shown.output) == (0, f"{RUNNING} is CANCELED.\n")
+    assert (shown.exit_code, shown.stdout) == (0, f"{RUNNING} is CANCELED.\n")
     assert daemon.dispatcher.jobs[RUNNING].status is JobStatus.CANCELED
 
 
@@ -260,6 +331,14 @@ def test_logs_chooses_a_file_and_its_last_lines(command: Command) -> None:
     assert command("logs", TM, "none.log").exit_code == 4
     assert "session.log" in command("logs", "--list").output
     assert json.loads(command("logs", "--json").output)["logs"][0]["name"] == "session.log"
+
+
+def test_logs_can_be_searched(command: Command) -> None:
+    found = command("logs", "--grep", "LINE 0012[0-9]", "--ignore-case").stdout.splitlines()
+    assert [line.split()[2] for line in found] == [f"{number:05d}" for number in range(120, 130)]
+    assert len(command("logs", "--grep", "line 0001", "--tail", "3").stdout.splitlines()) == 3
+    assert command("logs", "--grep", "(").exit_code == 2
+    assert command("logs", "--ignore-case").exit_code == 2
 
 
 def of_attempt(attempt: str, event: str, job: str = "") -> bytes:

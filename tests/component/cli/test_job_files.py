@@ -135,7 +135,7 @@ def test_check_reads_urls_and_compares_hashes(web: WebServer) -> None:
     )
     missing = check(f"{web.url}/none.yaml?sig=s1gnature")
     assert (missing.exit_code, "s1gnature" in missing.output) == (2, False)
-    assert f"there is no file {web.url}/none.yaml?******" in missing.stderr
+    assert f"There is no file {web.url}/none.yaml?******" in missing.stderr
 
 
 def test_a_hot_restart_takes_a_version_at_a_url(command: Command, daemon: RunningDaemon, web: WebServer) -> None:

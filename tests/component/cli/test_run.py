@@ -122,7 +122,7 @@ def test_a_submission_that_was_turned_down_is_not_repeated(command: Command, dae
     daemon.dispatcher.no_session = True
     shown = command("run", str(job))
     assert shown.exit_code != 0
-    assert "no TaskManager was there to analyse the job" in shown.stderr
+    assert "No TaskManager was there to analyse the job" in shown.stderr
     assert len(daemon.dispatcher.submissions) == 1
 
 

@@ -170,7 +170,7 @@ def test_watching_a_job_says_that_nobody_leads_and_goes_on(daemon: RunningDaemon
     standby.leader = ""
     shown: list[str] = []
 
-    def show(line: Callable[[int | None, str], str]) -> None:
+    def show(line: Callable[[int | None, str], str], _: str) -> None:
         shown.append(line(200, ""))
         standby.leader = daemon.url
         daemon.dispatcher.become(RUNNING, JobStatus.FINISHED)

@@ -85,7 +85,7 @@ async def test_the_command_line_prints_it(ca: CaInTest) -> None:
         arguments = ["list", "--url", f"127.0.0.1:{port}"]
         result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
     assert result.exit_code == ExitCode.UNREACHABLE
-    assert f"use https://127.0.0.1:{port}" in result.output
+    assert f"Use https://127.0.0.1:{port}" in result.output
 
 
 @pytest.mark.parametrize(
