@@ -39,6 +39,7 @@ GROUPS = {
         "run": Lazy("run:run", "Submit a job file."),
         "list": Lazy("list_jobs:list_jobs", "List the jobs."),
         "info": Lazy("info:info", "Show a job, or the cluster."),
+        "watch": Lazy("live:watch", "Watch the cluster or a job, live."),
         "metrics": Lazy("metrics:metrics", "Show how fast a job's tasks are, and what holds them back."),
         "exceptions": Lazy("exceptions:exceptions", "Show a job's failures."),
         "logs": Lazy("logs:logs", "Print the logs of a job, of a TaskManager, or of the daemon."),

@@ -70,8 +70,8 @@ def document(value: Any, form: Output) -> str:
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False  # type: ignore[assignment]  # ruamel declares it None
-    yaml.sort_base_mapping_type_on_output = False
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel declares it None
     yaml.allow_unicode = True
     yaml.width = 4096  # no text is folded
     text = StringIO()

