@@ -310,12 +310,13 @@ class Client:
                     raise DaemonUnreachable(error.message, hint=hint) from error
             await asyncio.sleep(POLL)
 
-    async def submit(self, job_id: str, document: bytes, *, dry_run: bool = False) -> Submitted:
+    async def submit(self, job_id: str, document: bytes, *, dry_run: bool = False, explain: bool = False) -> Submitted:
         """Submit a job. Retried until the outcome is known, which is harmless because the job already has its id.
 
         If the Dispatcher refuses it, there is no retry even if one might succeed: its artifacts are gone.
         """
-        query = {"jobId": job_id} | ({"dry-run": "true"} if dry_run else {})
+        flags = {"dry-run": dry_run, "explain": explain}
+        query = {"jobId": job_id} | {name: "true" for name, given in flags.items() if given}
         body = await self._repeat("POST", "/jobs", query=query, document=document, when=_outcome_unknown)
         return msgspec.json.decode(body, type=Submitted)
 

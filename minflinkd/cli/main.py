@@ -35,7 +35,9 @@ GROUPS = {
         "demo": Lazy("demo:demo", "See a real streaming job from its start to a recovery."),
     },
     "Jobs": {
+        "init": Lazy("init:init", "Make a project: job file, module, test, Makefile."),
         "check": Lazy("check:check", "Check a job file without a daemon."),
+        "explain": Lazy("explain:explain", "Show what a job file becomes: tasks, slots, state, Spark's plan."),
         "run": Lazy("run:run", "Submit a job file."),
         "list": Lazy("list_jobs:list_jobs", "List the jobs."),
         "info": Lazy("info:info", "Show a job, or the cluster."),

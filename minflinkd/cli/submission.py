@@ -99,6 +99,7 @@ async def submit_document(
     *,
     name: str | None = None,
     dry_run: bool = False,
+    explain: bool = False,
     tell: Callable[[str], None] = click.echo,
 ) -> Submitted:
     """Like `submit`, but the job need not be a file. Raises InvalidJobGraph with all faults instead of RefusedJob."""
@@ -114,7 +115,7 @@ async def submit_document(
             try:
                 graph = await _uploaded_or_deleted(blobs, job_id, graph, files, tell)
                 tell("Checking the job with Spark")
-                return await client.submit(job_id, encode(graph), dry_run=dry_run)
+                return await client.submit(job_id, encode(graph), dry_run=dry_run, explain=explain)
             except Refused as error:
                 if error.answer.kind is not Kind.STOPPING:  # otherwise the daemon deletes them, and may not answer
                     await _delete(blobs, job_id, files)

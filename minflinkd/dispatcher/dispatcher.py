@@ -25,7 +25,7 @@ from minflinkd.dispatcher.quotas import Counted, QuotaBook
 from minflinkd.dispatcher.savepoints import SavepointRequests
 from minflinkd.dispatcher.state_fit import RestoreCheck
 from minflinkd.dispatcher.state_reads import StateReads
-from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer
+from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS, Analyzer, explained
 from minflinkd.dispatcher.verifications import Verifications
 from minflinkd.dispatcher.version_check import VersionCheck
 from minflinkd.jobgraph.faults import InvalidJobGraph
@@ -299,14 +299,21 @@ class Dispatcher(Component):
         began, submitted_ms = self._clock.monotonic(), self._clock.epoch_ms()
         claim = partial(self._quotas.claim, job_id, request.owner, keep=not request.dry_run)
         try:
-            graph = await self._analyzer.check(job_id, request.document, self._factory.context, admit=claim)
+            graph, analysis = await self._analyzer.check(
+                job_id,
+                request.document,
+                self._factory.context,
+                admit=claim,
+                explain=request.dry_run and request.explain,
+            )
             warnings = await self._analyzer.restoring.warnings(graph)
         except InvalidJobGraph as error:
             if not request.dry_run:
                 await self._blobs.delete_job(job_id)
             return j.SubmissionAnswer(job_id=job_id, faults=error.faults)
         if request.dry_run:
-            return j.SubmissionAnswer(job_id=job_id, warnings=warnings)
+            told = explained(analysis) if request.explain else ()
+            return j.SubmissionAnswer(job_id=job_id, warnings=warnings, tasks=told)
         for text in warnings:
             log.warning("a job starts from less than it may seem", job=job_id, name=graph.name, why=text)
         phases = {"analyzed": round(self._clock.monotonic() - began, 4)}

@@ -23,7 +23,9 @@ from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
 from minflinkd.jobgraph.model import Isolation, JobGraph, Task, Vertex
 from minflinkd.jobgraph.sound_part import of_the_job, sound_tasks
 from minflinkd.rpc import messages as m
+from minflinkd.rpc.jobs import ExplainedTask
 from minflinkd.rpc.network import Address, Network, RpcTimeout, Unreachable
+from minflinkd.rpc.snapshot import without_meaning
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import InvalidId, Kind, MinflinkError, RemoteError
 from minflinkd.runtime.ids import JobId, TaskId
@@ -45,15 +47,19 @@ class Analyzer:
     session_timeout: Callable[[], float]  # seconds to wait for a TaskManager with a session
     archive_limits: Callable[[], ArchiveLimits]
 
-    async def check(self, job_id: JobId, document: bytes, context: ContextOf, *, admit: Admit) -> JobGraph:
-        """Check a document and return its graph.
+    async def check(
+        self, job_id: JobId, document: bytes, context: ContextOf, *, admit: Admit, explain: bool = False
+    ) -> tuple[JobGraph, m.Analysis]:
+        """Check a document and return its graph. `explain`: the analysis has Spark's plans.
 
         Raises InvalidJobGraph with all faults, NoSession, StorageError, and what `admit` raises.
         """
-        graph, analysis = await self.analyze(job_id, document, context, held=self.restoring.held, admit=admit)
+        graph, analysis = await self.analyze(
+            job_id, document, context, held=self.restoring.held, admit=admit, explain=explain
+        )
         if faults := await self.restoring.faults(graph, analysis.operators, analysis.verdicts):
             raise InvalidJobGraph(faults)
-        return graph
+        return graph, analysis
 
     async def analyze(
         self,
@@ -64,6 +70,7 @@ class Analyzer:
         held: HeldOf,
         admit: Admit,
         beside: frozenset[BlobKey] = frozenset(),
+        explain: bool = False,
     ) -> tuple[JobGraph, m.Analysis]:
         """Analyse a document. `held`: returns the state that the graph's tasks continue with.
 
@@ -83,7 +90,7 @@ class Analyzer:
             graph = await with_units(graph, job_id, self.blobs, self.archive_limits())
             tasks = await asyncio.to_thread(chain, graph)
             request = _question(context(job_id, graph), graph, tasks, held=dict(await held(graph)))
-            analysis = await self._analyze(request, self.session_timeout())
+            analysis = await self._analyze(copy(request, explain=explain), self.session_timeout())
             faults = analysis.faults
         if faults:
             raise InvalidJobGraph(faults)
@@ -150,6 +157,14 @@ class Analyzer:
         request = m.FindSession(job_id=job.job_id, libraries=job.libraries, exclusive=question.exclusive)
         what = "analyse the job"
         return await find_session(self.network, self.clock, request, timeout=timeout, deadline=deadline, what=what)
+
+
+def explained(analysis: m.Analysis) -> tuple[ExplainedTask, ...]:
+    """Return what Spark says of the tasks, for somebody who has asked for it."""
+    return tuple(
+        ExplainedTask(task_id=task, plan=plan, operators=without_meaning(analysis.operators.get(task, ())))
+        for task, plan in sorted(analysis.plans.items())
+    )
 
 
 def _question(

@@ -6,6 +6,8 @@ An edge is cut if the graph says so, or if one query would otherwise have to end
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from minflinkd.jobgraph.faults import Faults, at, show, vertex_path
@@ -70,6 +72,30 @@ def cut_edges(graph: JobGraph) -> frozenset[Edge]:
     while more := _needed(vertices, cut):
         cut |= more
     return frozenset(cut)
+
+
+def cut_reasons(graph: JobGraph) -> dict[Edge, str]:
+    """Return for each exchange why it is one, in words for people."""
+    groups = {vertex.id: vertex.slot_sharing_group for vertex in graph.vertices}
+    asked = {(edge.id, vertex.id) for vertex in graph.vertices for edge in vertex.inputs if edge.exchange}
+    reasons = {}
+    for upstream, downstream in sorted(cut_edges(graph)):
+        if (upstream, downstream) in asked:
+            why = "the job asks for it (exchange: true)"
+        elif groups[upstream] != groups[downstream]:
+            why = f"the slot sharing groups differ ({groups[upstream]}, {groups[downstream]})"
+        else:
+            why = f"one Spark query ends at one vertex, and {upstream} leads to several ends"
+        reasons[upstream, downstream] = why
+    return reasons
+
+
+def slots_wanted(tasks: Iterable[Task]) -> dict[str, int]:
+    """Return by slot sharing group how many slots its tasks want: as many as the widest of them."""
+    wanted: dict[str, int] = {}
+    for task in tasks:
+        wanted[task.slot_sharing_group] = max(wanted.get(task.slot_sharing_group, 0), task.parallelism)
+    return wanted
 
 
 def _needed(vertices: tuple[Vertex, ...], cut: set[Edge]) -> set[Edge]:

@@ -11,7 +11,7 @@ from minflinkd.jobgraph.difference import SettingChange, VertexChange
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import JobGraph, RuntimeMode, Task
 from minflinkd.rpc.messages import Done, Message, Request, TaskMetrics
-from minflinkd.rpc.snapshot import NO_ROWS, RowCounts
+from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, ResourceId, TaskId
 
@@ -186,12 +186,21 @@ class JobDetails(Message, frozen=True):
         return bool(self.hot_restarts) and self.hot_restarts[0].state is RestartState.ON_TRIAL
 
 
+class ExplainedTask(Message, frozen=True):
+    """What Spark says of a task that has not started."""
+
+    task_id: TaskId
+    plan: str  # Spark's physical plan of a micro-batch; bounded
+    operators: tuple[PlanNode, ...]  # its sources, and its operators with state
+
+
 class SubmissionAnswer(Message, frozen=True):
     """The job is accepted, and stored durably, if and only if there are no faults (R25, J4)."""
 
     job_id: JobId
     faults: tuple[GraphFault, ...] = ()
     warnings: tuple[str, ...] = ()  # they do not keep the job from being accepted
+    tasks: tuple[ExplainedTask, ...] = ()  # if it was asked for
 
 
 class SubmitJob(Request[SubmissionAnswer], frozen=True):
@@ -201,6 +210,7 @@ class SubmitJob(Request[SubmissionAnswer], frozen=True):
     document: bytes
     dry_run: bool = False
     owner: str = ""  # who asks
+    explain: bool = False  # with `dry_run`: answer Spark's plans
 
 
 class StateFate(StrEnum):

@@ -11,6 +11,7 @@ from minflinkd.jobgraph.model import Delivery, OutputMode, Sink, Source, Vertex,
 from minflinkd.rpc.messages import Analysis
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
+from minflinkd.taskmanager.session.analysis import physical_plan
 from tests.files import files_below
 from tests.spark.session_child import Child, call, events, inputs, job, parquet, python, rate, source, sql, task
 
@@ -169,6 +170,24 @@ async def test_a_connector_that_is_not_there_is_a_fault(child: Child) -> None:
     out = Vertex(id=VertexId("out"), inputs=inputs("numbers"), sink=Sink(format="kafka", options={"topic": "x"}))
     (fault,) = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(1), out),)))).faults
     assert "Spark's Kafka connector is not installed" in fault.problem
+
+
+async def test_a_plan_is_told_if_somebody_asks_for_it(child: Child) -> None:
+    """`minflinkd explain`: Spark's physical plan of a micro-batch, bounded. A submission has no use for it."""
+    counts = sql("counts", "SELECT value % 3 AS k, count(*) AS n FROM numbers GROUP BY 1", "numbers")
+    console = Vertex(
+        id=VertexId("out"),
+        inputs=inputs("counts"),
+        output_mode=OutputMode.UPDATE,
+        sink=Sink(format="console", delivery=Delivery.AT_LEAST_ONCE),
+    )
+    writes = task(rate(), counts, console)
+    for asked in (False, True):
+        found = await child.ask(p.AnalyzeTasks(job=job(), tasks=(writes,), explain=asked))
+        plans = list(found.plans.values())
+        assert len(plans) == asked
+    assert "StateStoreSave" in plans[0]
+    assert len(plans[0]) <= physical_plan.LONGEST
 
 
 async def test_what_was_analysed_is_not_built_again_when_it_is_deployed(child: Child, tmp_path: Path) -> None:

@@ -361,8 +361,25 @@ class CollectedRows(Answer, frozen=True, kw_only=True, rename="kebab"):
     dropped: int
 
 
+class ExplainedOperator(Answer, frozen=True, kw_only=True):
+    """A source of a task's query, or an operator that keeps state."""
+
+    vertex: str  # empty: it belongs to none
+    kind: str  # Spark's name for it
+    stateful: bool
+
+
+class TaskExplanation(Answer, frozen=True, kw_only=True):
+    """What Spark says of a task that has not started."""
+
+    id: str
+    plan: str  # of a micro-batch; the middle of a long one is left out
+    operators: tuple[ExplainedOperator, ...]
+
+
 class Submitted(Answer, frozen=True, kw_only=True):
     jobid: str
     job_url: str = msgspec.field(name="jobUrl")
     dry_run: bool = msgspec.field(name="dry-run", default=False)  # only checked; the job does not exist
     warnings: tuple[str, ...] = ()  # problems that do not keep the job from being accepted
+    tasks: tuple[TaskExplanation, ...] = ()  # with `explain`

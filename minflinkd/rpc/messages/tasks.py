@@ -185,6 +185,7 @@ class Analysis(Message, frozen=True):
     schemas: dict[VertexId, str] = {}  # DDL of each vertex's output
     operators: dict[TaskId, tuple[PlanNode, ...]] = {}  # as in TaskSnapshot
     verdicts: dict[TaskId, dict[int, str]] = {}  # by operator with state: "", or why the state does not fit
+    plans: dict[TaskId, str] = {}  # Spark's physical plan of a micro-batch, if it was asked for; bounded
 
 
 class AnalyzeJob(Request[Analysis], frozen=True):
@@ -194,6 +195,7 @@ class AnalyzeJob(Request[Analysis], frozen=True):
     tasks: tuple[Task, ...]
     held: dict[TaskId, HeldState] = {}
     exclusive: bool = False  # `isolation: job`: the TaskManager is the job's own from now on
+    explain: bool = False  # answer `plans`, too
 
 
 class TaskStateChanged(Request[Done], frozen=True):

@@ -51,7 +51,9 @@ class Analyses:
             try:
                 directory = attempt_directory(self._directory, f"analysis-{secrets.token_hex(8)}")
                 async with self._deployer.described(request.held, directory) as held:
-                    question = sp.AnalyzeTasks(job=job, tasks=request.tasks, artifacts=artifacts, held=held)
+                    question = sp.AnalyzeTasks(
+                        job=job, tasks=request.tasks, artifacts=artifacts, held=held, explain=request.explain
+                    )
                     analysis = await session.ask(question, ANALYSIS_TIMEOUT)
                 faults = await sink_path_faults(self._deployer.storages, job, request.tasks)
                 analysis = copy(analysis, faults=(*analysis.faults, *faults))

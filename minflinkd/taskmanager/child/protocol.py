@@ -295,6 +295,7 @@ class AnalyzeTasks(Request[Analysis], frozen=True):
     tasks: tuple[Task, ...]
     artifacts: dict[str, str] = {}
     held: dict[TaskId, DescribedState] = {}
+    explain: bool = False  # answer `plans`, too
 
 
 class LaidOut(Message, frozen=True):

@@ -48,7 +48,7 @@ from minflinkd.taskmanager.child.protocol import (
     UnknownAttempt,
     UnloadTask,
 )
-from minflinkd.taskmanager.session.analysis import option_checks, rehearsal, sink_targets
+from minflinkd.taskmanager.session.analysis import option_checks, physical_plan, rehearsal, sink_targets
 from minflinkd.taskmanager.session.code.artifacts import UnusableArtifact
 from minflinkd.taskmanager.session.inspection import reading
 from minflinkd.taskmanager.session.plan import streamable
@@ -340,6 +340,7 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
     operators: dict[TaskId, tuple[PlanNode, ...]] = {}
     exchanges: dict[VertexId, str] = {}
     judged: dict[TaskId, dict[int, str]] = {}
+    plans: dict[TaskId, str] = {}
     prepared: list[PreparedTask] = []
     try:
         for task in _upstream_first(request.tasks):
@@ -356,6 +357,8 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
                 exchanges[task.end] = built.schema
             schemas.update({name: frame.schema.simpleString() for name, frame in built.frames.items()})
             operators[task.id] = built.operators
+            if request.explain and not built.faults and built.frame is not None:
+                plans[task.id] = physical_plan.told(engine.session, built)
             if (held := request.held.get(task.id)) is not None and not built.faults:
                 found = rehearsal.verdicts(engine.session, built, held.operators, Path(held.directory))
                 judged[task.id] = dict(found)
@@ -367,7 +370,9 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
         for task_at_fault in prepared:
             task_at_fault.release()
     hidden = map(engine.session.secrets.hidden_in_fault, faults)
-    return Analysis(faults=tuple(dict.fromkeys(hidden)), schemas=schemas, operators=operators, verdicts=judged)
+    return Analysis(
+        faults=tuple(dict.fromkeys(hidden)), schemas=schemas, operators=operators, verdicts=judged, plans=plans
+    )
 
 
 def _upstream_first(tasks: tuple[Task, ...]) -> list[Task]:

@@ -20,6 +20,7 @@ from minflinkd.rpc.jobs import (
     CancelJob,
     CheckpointsInBrief,
     ExecutionState,
+    ExplainedTask,
     FailureRecord,
     GetJob,
     GetQuotas,
@@ -194,6 +195,7 @@ class Dispatcher:
         self.in_brief = CheckpointsInBrief(completed_ms=STARTED + 5300, duration_ms=300, interval_ms=5000)
         self.faults: tuple[GraphFault, ...] = ()
         self.warnings: tuple[str, ...] = ()
+        self.explained: tuple[ExplainedTask, ...] = ()
         self.submissions: list[SubmitJob] = []
         self.restarts: list[HotRestartJob | RescaleJob] = []
         self.restart_ends = RestartState.COMPLETED
@@ -318,7 +320,9 @@ class Dispatcher:
             raise NoSession("no TaskManager was there to analyse the job")
         if not self.faults and not question.dry_run:
             self.jobs[question.job_id] = details(question.job_id)
-        return SubmissionAnswer(job_id=question.job_id, faults=self.faults, warnings=self.warnings)
+        return SubmissionAnswer(
+            job_id=question.job_id, faults=self.faults, warnings=self.warnings, tasks=self.explained
+        )
 
     def become(self, job_id: JobId, status: JobStatus) -> None:
         end = STARTED + 9000 if status.terminal else -1

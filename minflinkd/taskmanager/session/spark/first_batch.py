@@ -25,8 +25,10 @@ _WATERMARK_MS = 1  # not 0: otherwise Spark does not look at the watermarks of a
 
 def plan_first_batch(
     session: Session, spark: SparkSession, frame: DataFrame, mode: OutputMode, state: Path, *, compares: bool = True
-) -> None:
-    """Plan a first micro-batch over the directory `state`, as the query's own thread would. Raises what Spark refuses.
+) -> Any:
+    """Plan a first micro-batch over the directory `state`, as the query's own thread would. Returns Spark's plan.
+
+    Raises what Spark refuses.
 
     `compares`: whether Spark compares the types of state with those described in `state`, and checks that they can be
     kept at all. For `transformWithState` Spark asks a Python worker for the types, which takes seconds.
@@ -54,16 +56,16 @@ def plan_first_batch(
         False,
         False,
     )
-    first.executedPlan()
+    return first.executedPlan()
 
 
 def plan_without_state(
     session: Session, spark: SparkSession, frame: DataFrame, mode: OutputMode, *, compares: bool
-) -> None:
+) -> Any:
     """Plan a first micro-batch without state, and leave no files. Blocks for some hundredths of a second."""
     directory = Path(tempfile.mkdtemp(prefix="first-batch-", dir=session.config.working_directory))
     try:
-        plan_first_batch(session, spark, frame, mode, directory / "state", compares=compares)
+        return plan_first_batch(session, spark, frame, mode, directory / "state", compares=compares)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -1,0 +1,71 @@
+"""What `minflinkd explain` says of a job (J5, J6)."""
+
+from __future__ import annotations
+
+from minflinkd.cli.explain import explanation, lines
+from minflinkd.jobgraph.chaining import cut_edges, cut_reasons
+from minflinkd.jobgraph.model import Input, JobGraph, Sink, Source, Vertex
+from minflinkd.rest.schemas import ExplainedOperator, TaskExplanation
+from minflinkd.runtime.ids import VertexId
+
+
+def vertex(name: str, *inputs: str, group: str = "default", exchange: bool = False, sink: bool = False) -> Vertex:
+    return Vertex(
+        id=VertexId(name),
+        source=None if inputs else Source(format="rate"),
+        inputs=tuple(Input(id=VertexId(each), exchange=exchange) for each in inputs),
+        sql="SELECT 1" if inputs and not sink else None,
+        sink=Sink(format="console") if sink else None,
+        slot_sharing_group=group,
+    )
+
+
+GRAPH = JobGraph(
+    name="clicks",
+    parallelism=2,
+    vertices=(
+        vertex("events"),
+        vertex("counts", "events", exchange=True),
+        vertex("heavy", "counts", group="heavy"),
+        vertex("out", "heavy", group="heavy", sink=True),
+        vertex("raw", "events"),
+        vertex("log", "raw", sink=True),
+        vertex("wide", "raw"),
+        vertex("wide-log", "wide", sink=True),
+    ),
+)
+
+
+def test_each_exchange_has_its_reason() -> None:
+    """The job asks for it, the slot sharing groups differ, or one query would have several ends."""
+    reasons = cut_reasons(GRAPH)
+    assert reasons.keys() == cut_edges(GRAPH)
+    assert "exchange: true" in reasons[VertexId("events"), VertexId("counts")]
+    assert "(default, heavy)" in reasons[VertexId("counts"), VertexId("heavy")]
+    assert any("leads to several ends" in why for why in reasons.values())
+
+
+def test_slots_are_the_widest_task_of_each_group() -> None:
+    found = explanation(GRAPH, {}, "no daemon answers")
+    assert found["slot-sharing-groups"] == {"default": 2, "heavy": 2}
+    assert found["slots"] == 4
+
+
+def test_without_spark_nothing_is_said_of_state() -> None:
+    found = explanation(GRAPH, {}, "no daemon answers")
+    assert all(task["state"] is None for task in found["tasks"])
+    text = "\n".join(lines(found))
+    assert "State and Spark's plan are not shown: no daemon answers." in text
+    assert "state: none" not in text
+
+
+def test_with_spark_each_task_has_its_state_and_its_plan() -> None:
+    operators = (
+        ExplainedOperator(vertex="events", kind="rate", stateful=False),
+        ExplainedOperator(vertex="counts", kind="stateStoreSave", stateful=True),
+    )
+    told = {"counts": TaskExplanation(id="counts", plan="*(1) Project\n+- Scan", operators=operators)}
+    text = list(lines(explanation(GRAPH, told, "")))
+    assert "  state: stateStoreSave of counts" in text
+    assert text[-3:] == ["Spark's plan of task counts:", "  *(1) Project", "  +- Scan"]
+    assert "  begins here, as events -> counts is an exchange: the job asks for it (exchange: true)" in text
