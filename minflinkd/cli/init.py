@@ -142,7 +142,7 @@ def clean(inputs, params):
 '''
 
 _TEST = '''\
-"""Runs the job on a few rows, without a daemon: see docs/testing.md of minflinkd."""
+"""Runs the job on a few rows, without a daemon: see "Testing a job" in the documentation of minflinkd."""
 
 from pathlib import Path
 
