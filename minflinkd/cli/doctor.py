@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from minflinkd.cli.check_config import parse_overrides
+from minflinkd.cli.completing import jobs
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode
 from minflinkd.cli.find import find_job
-from minflinkd.cli.text import moment, print_json
+from minflinkd.cli.output import print_json
+from minflinkd.cli.text import moment
 from minflinkd.rest.schemas.diagnosis import Diagnosis, Finding
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ _COLOURS = {"critical": "red", "failed": "red", "warning": "yellow", "info": "bl
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=jobs)
 @click.option("-c", "--config", "file", type=click.Path(dir_okay=False, path_type=Path), help="For the machine.")
 @click.option("-D", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override an option.")
 @click.option("--machine", "only_machine", is_flag=True, help="Check this machine alone; ask no daemon.")
