@@ -89,7 +89,7 @@ def _memory(config: Config) -> Check:
     needed = fewest * (heap + BESIDE_HEAP)
     told = (
         f"{size(memory.available)} of {size(memory.total)} are available; {_task_managers(fewest)} a heap "
-        f"of {size(heap)} need about {size(needed)}"
+        f"of {size(heap)} {'needs' if fewest == 1 else 'need'} about {size(needed)}"
     )
     if memory.total < heap + BESIDE_HEAP:
         do = "lower taskmanager.memory.heap.size, or take a larger machine"
@@ -260,7 +260,7 @@ async def _skew(place: Location) -> float:
 
 
 def _task_managers(count: int) -> str:
-    return "a TaskManager and its session, with" if count == 1 else f"{count} TaskManagers with"
+    return "a TaskManager with" if count == 1 else f"{count} TaskManagers with"
 
 
 def _existing(directory: Path) -> Path:
