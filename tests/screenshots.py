@@ -1,8 +1,8 @@
 """Screenshots of every page in both themes, from a real run: `python -m tests.screenshots [DIRECTORY]`.
 
-The flights job runs on two TaskManagers. Its storage is away for a moment, so that a checkpoint fails; a TaskManager is
-killed; the job is hot-restarted, and gets a savepoint. Then each page is opened in Chromium. It takes six minutes, of
-which most are for the charts to have something to show.
+The flights job runs beside a small one, on two TaskManagers. Its storage is away for a moment, so that a checkpoint
+fails; a TaskManager is killed; the job is hot-restarted, and gets a savepoint. Then each page is opened in Chromium. It
+takes six minutes, of which most are for the charts to have something to show.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from playwright.async_api import Browser, expect
 
-from tests.cluster import Cluster, running_cluster
+from tests.cluster import Cluster, running_cluster, write_job
 from tests.flights_job import FlightsJob, Version
 from tests.servers.chromium import Complaints, chromium
 from tests.waiting import until
@@ -30,14 +30,28 @@ WIDTH: Final = 1360
 HEIGHT: Final = 850
 SETTINGS: Final[dict[str, object]] = {
     "taskmanager.numberOfTaskSlots": 2,
-    "resourcemanager.min-taskmanagers": 2,
     "execution.checkpointing.tolerable-failed-checkpoints": 100,
+}
+CLICKS: Final[dict[str, object]] = {
+    "name": "clicks",
+    "checkpointing": {"interval": "5 s"},
+    "vertices": {
+        "clicks": {"source": {"format": "rate", "options": {"rowsPerSecond": 200}}},
+        "pages": {
+            "inputs": ["clicks"],
+            "sql": "SELECT value % 7 AS page, count(*) AS clicks FROM clicks GROUP BY value % 7",
+        },
+        "out": {"inputs": ["pages"], "sink": {"format": "console"}},
+    },
 }
 
 
 async def play(cluster: Cluster, job: FlightsJob) -> str:
     """Let happen to a job what the pages are to show. Return its id."""
-    await cluster.await_ready(2)
+    await cluster.await_ready(1)
+    clicks = await cluster.submit(write_job(job.base / "clicks.yaml", CLICKS))
+    await cluster.await_state(clicks, "RUNNING")
+    await cluster.await_ready(2)  # the standby
     job.release(5)
     job_id = await cluster.submit(job.write(Version()))
     feeding = asyncio.ensure_future(_feed(job))
@@ -124,7 +138,7 @@ async def shoot(cluster: Cluster, browser: Browser, job_id: str, directory: Path
             await expect(page.locator(".connection.live")).to_be_visible(timeout=30_000)
             await expect(page.get_by_text("Asking the daemon")).to_have_count(0, timeout=30_000)
             await page.wait_for_timeout(2_000)  # charts are drawn, logs are read
-            picture = await page.screenshot(full_page=True, clip=None)
+            picture = await page.screenshot(full_page=True)
             await asyncio.to_thread(_write, directory / f"{name}-{theme}.png", picture)
         complaints += heard.found
         await context.close()
