@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,7 @@ from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import Address
 from minflinkd.rpc.tcp import RpcServer
 from minflinkd.runtime import listening
+from minflinkd.runtime import log as logging
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.ids import Chance, IdSource, ResourceId
@@ -210,6 +212,8 @@ class Daemon(Component):
             self._network,
             submit_timeout=lambda: self.dispatcher.submission_timeout,
             hand_over=self.handover_asked.set,
+            stop=lambda: os.kill(os.getpid(), signal.SIGTERM),
+            uploads=state / "uploads",
         )
         self.rest = RestServer(
             backend,
@@ -226,6 +230,7 @@ class Daemon(Component):
                 blob_url=lambda: self.blobs.url,
                 standing=self._standing,
                 directories=(self.state_directory,),
+                log_tail=logging.tail,
             ),
             entrance=Entrance(access=self._door.access, audit=audit),
             metrics=self.metrics,

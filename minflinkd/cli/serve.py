@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -63,7 +64,7 @@ def serve(file: Path | None, overrides: tuple[str, ...], state_dir: Path | None)
     make_private(os.environ)
     raise_file_limit()
     as_json = log.as_json(config.log.format.value)
-    log.configure(json=as_json, level=config.log.level.value)
+    log.configure(json=as_json, level=config.log.level.value, stream=log.keep_tail(sys.stderr))
 
     def ready(info: DaemonInfo) -> None:
         up = f"answers at {info.url}, and leads once it is elected" if info.elected else f"is ready at {info.url}"

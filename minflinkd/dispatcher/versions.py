@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.sinks import sink_roots
-from minflinkd.rpc.jobs import HotRestart
+from minflinkd.rpc.jobs import HotRestart, Rescaled
 from minflinkd.rpc.jobs import RestartState as State
 from minflinkd.runtime import machine
 from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo
@@ -97,6 +97,7 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_id: int = 0  # the new version starts from it; 0: not settled, or from none
     phases: dict[str, float] = {}  # seconds since the request
     error: ErrorInfo | None = None
+    rescaled: tuple[Rescaled, ...] = ()
 
     @property
     def unproven(self) -> bool:
@@ -307,6 +308,7 @@ def _requested(this: Step, event: Requested) -> None:
         final=event.final,
         moves=event.moves,
         old=before.old if before is not None else None,
+        rescaled=rescaled(this.state.current.graph, event.graph),
     )
     if before is not None:
         this.end(replace(before, error=_REPLACED), State.REPLACED)
@@ -386,7 +388,15 @@ def record(restart: Restart) -> HotRestart:
         checkpoint_id=restart.checkpoint_id or None,
         phases=restart.phases,
         error=restart.error,
+        rescaled=restart.rescaled,
     )
+
+
+def rescaled(before: JobGraph, after: JobGraph) -> tuple[Rescaled, ...]:
+    """Return the vertices of both versions whose parallelism differs."""
+    old = {vertex.id: vertex.parallelism or before.parallelism for vertex in before.vertices}
+    new = {vertex.id: vertex.parallelism or after.parallelism for vertex in after.vertices}
+    return tuple(Rescaled(vertex, old[vertex], n) for vertex, n in new.items() if old.get(vertex, n) != n)
 
 
 def shown(versions: Versions) -> tuple[HotRestart, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -113,6 +114,8 @@ class Backend:
     # seconds; a submission waits for Spark's analysis, perhaps for a TaskManager
     submit_timeout: Callable[[], float] = lambda: 180.0
     hand_over: Callable[[], None] = lambda: None  # ends the daemon, but leaves its TaskManagers running for the next
+    stop: Callable[[], None] = lambda: None  # begins to end the daemon and its TaskManagers
+    uploads: Path | None = None  # where files are kept that jobs are made of later; None: nowhere
     jobs: Shared[tuple[JobOverview, ...]] = field(init=False)
     resources: Shared[ResourceOverview] = field(init=False)
     task_managers: Shared[tuple[TaskManagerInfo, ...]] = field(init=False)
@@ -129,8 +132,9 @@ class Backend:
         """Return the job that the path names. Raises InvalidId too."""
         return await self.dispatcher(GetJob(job_id=JOB_ID.of(http)))
 
-    async def task_manager(self, resource_id: ResourceId, request: Request[R]) -> R:
-        return await self.network.ask(task_manager(resource_id), request, timeout=self.timeout)
+    async def task_manager(self, resource_id: ResourceId, request: Request[R], timeout: float | None = None) -> R:
+        wait = self.timeout if timeout is None else timeout
+        return await self.network.ask(task_manager(resource_id), request, timeout=wait)
 
     async def resource_manager(self, request: Request[R]) -> R:
         return await self.network.ask(RESOURCE_MANAGER, request, timeout=self.timeout)

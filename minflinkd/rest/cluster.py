@@ -44,6 +44,7 @@ class About:
     blob_url: Callable[[], str]
     standing: Standings = Standing
     directories: tuple[Path, ...] = ()  # that the daemon writes to
+    log_tail: Callable[[], str] | None = None  # the last lines of its log; None: nobody keeps them
 
 
 class ClusterRoutes:
@@ -100,7 +101,7 @@ class ClusterRoutes:
                 timezone_offset=local.tm_gmtoff * 1000,
                 flink_version=FLINK_VERSION,
                 flink_revision=f"minflinkd {self._about.version}",
-                features=Features(),
+                features=Features(web_submit=self._backend.uploads is not None),
                 minflinkd=DaemonInfo(version=self._about.version, blob_server=self._about.blob_url()),
             )
         )
@@ -116,8 +117,13 @@ class ClusterRoutes:
         return json_answer(HandoverInfo(pid=os.getpid()), status=202)
 
     async def daemon_config(self, _: web.Request) -> web.Response:
-        items = sorted(self._about.config_items())
-        return json_answer([ConfigEntry(key=k, value=MASK if is_sensitive(k) else v) for k, v in items])
+        return json_answer(config_entries(self._about))
+
+
+def config_entries(about: About) -> list[ConfigEntry]:
+    """Return the options in force, without secrets."""
+    items = sorted(about.config_items())
+    return [ConfigEntry(key=key, value=MASK if is_sensitive(key) else value) for key, value in items]
 
 
 def overview_of(jobs: tuple[JobOverview, ...], resources: ResourceOverview, about: About) -> ClusterOverview:

@@ -178,9 +178,17 @@ LOG_NAME: Final = InPath[str]("filename", "The name of a log, as the list has it
 PAGE_DIGEST: Final = InPath[str]("digest", "Changes with the files, and is in the page that names them", SOME_TEXT)
 PAGE_FOLDER: Final = InPath[str]("folder", "The folder of a file of the page", SOME_TEXT)
 PAGE_FILE: Final = InPath[str]("file", "The name of a file of the page", SOME_TEXT)
+APPLICATION_ID: Final = InPath[JobId]("applicationid", "The application's id: its job's", like(HEX32), parse_job_id)
+SUBTASK: Final = InPath[int]("subtaskindex", "The number of a subtask", whole(most=2**31 - 1))
+ATTEMPT: Final = InPath[int]("attempt", "The number of an attempt", whole(most=2**31 - 1))
+RESCALE: Final = InPath[str]("rescaleuuid", "The id of a rescale, as the history has it", like(HEX32))
+OPERATOR_UID: Final = InPath[str]("operatorUid", "The id of an operator", SOME_TEXT)
+DATASET: Final = InPath[str]("datasetid", "The id of a data set", SOME_TEXT)
+JAR: Final = InPath[str]("jarid", "The id of an uploaded file, as the list has it", like(_LOG_NAME), _log_name)
 _ALL_IN_PATHS: Final[tuple[InPath[Any], ...]] = (
     *(JOB_ID, TASK_MANAGER_ID, CHECKPOINT_NUMBER, VERTEX, TRIGGER_ID, LOG_NAME),
     *(PAGE_DIGEST, PAGE_FOLDER, PAGE_FILE),
+    *(APPLICATION_ID, SUBTASK, ATTEMPT, RESCALE, OPERATOR_UID, DATASET, JAR),
 )
 IN_PATHS: Final[Mapping[str, InPath[Any]]] = {each.name: each for each in _ALL_IN_PATHS}
 

@@ -285,6 +285,7 @@ def io_metrics(details: TaskDetails) -> IOMetrics:
         read_records=sum(details.rows.read.values()),
         write_records=sum(details.rows.written.values()),
         accumulated_backpressured_time=round(details.metrics.backpressured_ms),
+        accumulated_busy_time=details.metrics.busy_ms,
     )
 
 

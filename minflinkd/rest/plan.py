@@ -6,13 +6,14 @@ Only what follows from the graph is here.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from minflinkd.jobgraph.model import RuntimeMode, Task
+from minflinkd.jobgraph.model import JobGraph, RuntimeMode, Task
 from minflinkd.rest.schemas import Plan, PlanInput, PlanNode, StateCounts, TaskCounts
-from minflinkd.rpc.jobs import JobDetails
-from minflinkd.runtime.ids import VertexId
+from minflinkd.rpc.jobs import JobDetails, TaskDetails
+from minflinkd.runtime.errors import NotFound
+from minflinkd.runtime.ids import JobId, VertexId
 
 
 @lru_cache(maxsize=4096)
@@ -21,12 +22,24 @@ def vertex_id(task_id: str) -> str:
     return hashlib.md5(task_id.encode(), usedforsecurity=False).hexdigest()
 
 
+def find_task(job: JobDetails, wanted: str) -> TaskDetails:
+    """Return the task with this id: Flink's id of the vertex, or the task's own. Raises NotFound."""
+    for task in job.tasks:
+        if wanted in (task.task.id, vertex_id(task.task.id)):
+            return task
+    raise NotFound(f"job {job.job_id} has no vertex {wanted[:80]!r}", hint="GET /jobs/:jobid lists them")
+
+
 def job_type(mode: RuntimeMode) -> str:
     return "BATCH" if mode is RuntimeMode.BATCH else "STREAMING"
 
 
 def plan_of(details: JobDetails) -> Plan:
-    tasks = [task.task for task in details.tasks]
+    return plan_of_tasks(details.job_id, details.graph, [task.task for task in details.tasks])
+
+
+def plan_of_tasks(job_id: JobId, graph: JobGraph, tasks: Sequence[Task]) -> Plan:
+    """Return the plan of a job that need not run."""
     owner = {vertex.id: task for task in tasks for vertex in task.vertices}
     nodes = (
         PlanNode(
@@ -40,7 +53,7 @@ def plan_of(details: JobDetails) -> Plan:
         )
         for task in tasks
     )
-    return Plan(jid=details.job_id, name=details.graph.name, type=job_type(details.graph.mode), nodes=tuple(nodes))
+    return Plan(jid=job_id, name=graph.name, type=job_type(graph.mode), nodes=tuple(nodes))
 
 
 def describe(task: Task) -> str:

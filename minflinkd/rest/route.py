@@ -42,6 +42,7 @@ class Route:
     `answers`: those that are no errors. `errors`: statuses of errors that not every route has (`openapi/errors.py`).
     `names_job`: the path names no job, but the handler finds out the job and checks that the client reaches it.
     `head`: the path answers HEAD, too.
+    `changes_all_the_same`: Flink's dashboard changes something with a GET.
     """
 
     method: str
@@ -57,10 +58,11 @@ class Route:
     more: str = ""
     endless: bool = False
     head: bool = False
+    changes_all_the_same: bool = False  # although it is a GET
 
     @property
     def changes(self) -> bool:
-        return self.method not in QUESTIONS
+        return self.method not in QUESTIONS or self.changes_all_the_same
 
     @property
     def of_cluster(self) -> bool:
@@ -86,6 +88,7 @@ class More(TypedDict, total=False):
     more: str
     endless: bool
     head: bool
+    changes_all_the_same: bool
 
 
 def get(path: str, handler: Handler, role: Role, means: str, answers: Answers, **more: Unpack[More]) -> Route:

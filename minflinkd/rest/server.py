@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 from aiohttp import web
@@ -41,6 +42,16 @@ from minflinkd.rest.errors import (
 )
 from minflinkd.rest.events.routes import EventRoutes
 from minflinkd.rest.events.streams import Streams
+from minflinkd.rest.flink.applications import ApplicationRoutes
+from minflinkd.rest.flink.daemon_view import DaemonRoutes
+from minflinkd.rest.flink.execution_result import ExecutionResultRoutes
+from minflinkd.rest.flink.flame_graphs import FlameGraphRoutes
+from minflinkd.rest.flink.jars import JarRoutes, StoringBlobs
+from minflinkd.rest.flink.metrics import FlinkMetricRoutes
+from minflinkd.rest.flink.rescales import RescaleRoutes
+from minflinkd.rest.flink.subtasks import SubtaskRoutes
+from minflinkd.rest.flink.threads import ThreadRoutes
+from minflinkd.rest.flink.unavailable import UnavailableRoutes
 from minflinkd.rest.guard import BodyRoom, Limits, check_encoding, check_host, check_origin
 from minflinkd.rest.health import HealthRoutes
 from minflinkd.rest.history.routes import HistoryRoutes
@@ -120,6 +131,10 @@ class Entrance:
     audit: AuditLog | None = None
 
 
+class ServedBlobs(ListedBlobs, StoringBlobs, Protocol):
+    """The BlobServer, as the endpoint uses it."""
+
+
 class RestServer(Component):
     """Ready when it listens; `url` has the actual port. `blobs` are listed, if it is given."""
 
@@ -132,7 +147,7 @@ class RestServer(Component):
         about: About,
         metrics: Metrics,
         limits: Limits | None = None,
-        blobs: ListedBlobs | None = None,
+        blobs: ServedBlobs | None = None,
         logs: LogSources | None = None,
     ) -> None:
         super().__init__("rest server")
@@ -146,6 +161,7 @@ class RestServer(Component):
         self._log_copies = LogCopies(
             backend.task_manager, logs.blobs, minsize=logs.offload_minsize, clock=backend.clock
         )
+        self._flame_graphs = FlameGraphRoutes(backend)
         listed = None if blobs is None else BlobListing(blobs, backend.clock)
         self.history = metrics.history
         self.events = Streams(backend, about, self._access, most=limits.event_streams)
@@ -169,6 +185,20 @@ class RestServer(Component):
             EventRoutes(self.events),
             *(() if listed is None else (listed,)),
             PageRoutes(version=about.version, blobs=listed is not None),
+            ApplicationRoutes(backend),
+            DaemonRoutes(backend, about),
+            FlinkMetricRoutes(backend),
+            SubtaskRoutes(backend),
+            ThreadRoutes(backend),
+            self._flame_graphs,
+            RescaleRoutes(backend),
+            ExecutionResultRoutes(backend),
+            UnavailableRoutes(backend, limits=limits),
+            *(
+                ()
+                if backend.uploads is None
+                else (JarRoutes(backend, backend.uploads, blobs=blobs, limits=limits, ids=ids),)
+            ),
             LoginRoutes(self._access, limits),
             DescriptionRoutes(lambda: self.routes, version=about.version),
         )
@@ -190,9 +220,11 @@ class RestServer(Component):
         await self._log_copies.start()
         await self.events.start()
         await asyncio.to_thread(files)  # of the page, which are compressed now
+        await self._flame_graphs.start()
         limits = self._limits
         app = web.Application(middlewares=[self._around], client_max_size=limits.body_bytes)
-        for route in self.routes:
+        # A path without a parameter is meant before one with a parameter at the same place.
+        for route in sorted(self.routes, key=lambda one: one.path.count("{")):
             for path in (route.path, f"/v1{route.path}"):
                 for method in (route.method, "HEAD") if route.head else (route.method,):
                     self._routes[app.router.add_route(method, path, route.handler)] = route
@@ -220,6 +252,7 @@ class RestServer(Component):
         if runner is not None:
             await runner.cleanup()
         await self.events.aclose()
+        await self._flame_graphs.aclose()
         await self._log_copies.aclose()
 
     @web.middleware
@@ -297,7 +330,9 @@ class RestServer(Component):
     def _write_down(self, request: web.Request, status: int) -> None:
         """Add a change to the audit log, if it is known who asked for it."""
         identity = identity_of(request)
-        if self._audit is None or request.method in QUESTIONS or identity.role is Role.ANYBODY:
+        route = self._route_of(request)
+        changes = request.method not in QUESTIONS if route is None else route.changes
+        if self._audit is None or not changes or identity.role is Role.ANYBODY:
             return
         deed = Deed(
             who=identity.name,

@@ -10,7 +10,7 @@ from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.declared import VERTEX
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.jobs import duration, io_metrics, task_info
-from minflinkd.rest.plan import vertex_id
+from minflinkd.rest.plan import find_task, vertex_id
 from minflinkd.rest.schemas import CollectedRow, CollectedRows, IOMetrics, Subtask, VertexDetails
 from minflinkd.rpc.jobs import ExecutionState, JobDetails, TaskDetails
 from minflinkd.rpc.messages import ReadCollected
@@ -57,10 +57,7 @@ class VertexRoutes:
         """Answer the vertex with this id: Flink's or the task's own."""
         details = await self._backend.job(request)
         wanted = VERTEX.of(request)
-        for task in details.tasks:
-            if wanted in (task.task.id, vertex_id(task.task.id)):
-                return json_answer(_vertex_details(details, task, self._backend.clock.epoch_ms()))
-        raise NotFound(f"job {details.job_id} has no vertex {wanted[:80]!r}", hint="GET /jobs/:jobid lists them")
+        return json_answer(vertex_details(details, find_task(details, wanted), self._backend.clock.epoch_ms()))
 
     async def collected(self, request: web.Request) -> web.Response:
         """Answer the rows of a collect sink, by the id of its vertex."""
@@ -84,7 +81,7 @@ class VertexRoutes:
         return CollectedRows(vertex=vertex, attempt_id=task.attempt_id, rows=rows, dropped=found.dropped)
 
 
-def _vertex_details(job: JobDetails, details: TaskDetails, now: int) -> VertexDetails:
+def vertex_details(job: JobDetails, details: TaskDetails, now: int) -> VertexDetails:
     task = details.task
     lasted = duration(details.start_ms, details.end_ms, now)
     subtask = Subtask(

@@ -13,7 +13,7 @@ from minflinkd.jobgraph.model import JobGraph, RuntimeMode, Task
 from minflinkd.rpc.messages import Done, Message, Request, TaskMetrics
 from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts
 from minflinkd.runtime.errors import ErrorInfo
-from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, ResourceId, TaskId
+from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, ResourceId, TaskId, VertexId
 
 
 class JobStatus(StrEnum):
@@ -118,6 +118,14 @@ _UNDER_WAY = frozenset(
 )
 
 
+class Rescaled(Message, frozen=True):
+    """A vertex whose parallelism a hot restart changed."""
+
+    vertex: VertexId
+    before: int
+    after: int
+
+
 class HotRestart(Message, frozen=True):
     """One hot restart of a job (H10): seconds from the request to the end of each phase."""
 
@@ -127,6 +135,7 @@ class HotRestart(Message, frozen=True):
     checkpoint_id: int | None = None  # the new version starts, or started, from it
     phases: dict[str, float] = {}  # stopped, slots, restore_point, deployed, running, first_batch, first_checkpoint
     error: ErrorInfo | None = None  # why it did not complete
+    rescaled: tuple[Rescaled, ...] = ()
 
 
 class CheckpointsInBrief(Message, frozen=True):

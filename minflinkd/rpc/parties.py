@@ -76,12 +76,13 @@ MAY_SEND: Mapping[Party, Mapping[Party, frozenset[str]]] = {
             }
         ),
         Party.RESOURCE_MANAGER: frozenset({"GetResourceOverview", "ListTaskManagers", "DrainTaskManager"}),
-        Party.TASK_MANAGER: frozenset({"ListLogs", "ReadLog", "ReadCollected"}),
+        Party.TASK_MANAGER: frozenset({"ListLogs", "ReadLog", "ReadCollected", "DumpThreads", "SampleStacks"}),
     },
     Party.SUPERVISOR: {
         Party.SESSION_CHILD: frozenset(
             {
                 *("RunTask", "StopTask", "UnloadTask", "AnalyzeTasks", "TellCollected", "Ping"),
+                *("TellThreads", "TellStacks"),
                 *("TakeSnapshot", "ConfirmCheckpoint", "AbortSnapshot", "DrainAttempt"),
                 *("StepTask",),  # only in tests of jobs: other sessions have no handler for it
                 *("ReadStates", "CompareStates"),

@@ -6,14 +6,30 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TextIO, cast
 
 import structlog
+
+from minflinkd.runtime.log_tail import LogTail
 
 
 def as_json(form: str) -> bool:
     """Whether `log.format` means JSON lines here; `auto` means console on a terminal, otherwise JSON."""
     return form == "json" or (form == "auto" and not sys.stderr.isatty())
+
+
+_tail: list[LogTail] = []
+
+
+def keep_tail(out: TextIO) -> TextIO:
+    """Return a stream for `configure` that also remembers the end of the log, for `tail`."""
+    _tail[:] = [LogTail(out)]
+    return cast(TextIO, _tail[0])
+
+
+def tail() -> str:
+    """Return the last lines of the log; nothing if nobody keeps them."""
+    return _tail[0].text() if _tail else ""
 
 
 def configure(*, json: bool = False, level: str = "INFO", stream: TextIO | None = None) -> None:

@@ -48,6 +48,7 @@ from minflinkd.taskmanager.settings import TaskManagerSettings, read_secret, tls
 from minflinkd.taskmanager.slots.core import TaskManagerCore, TaskManagerOptions
 from minflinkd.taskmanager.slots.state import SlotOptions
 from minflinkd.taskmanager.task_executor import ExecutorOptions, TaskExecutor
+from minflinkd.taskmanager.threads import Threads
 
 log = structlog.get_logger(__name__)
 
@@ -157,6 +158,7 @@ class TaskManager(Component):
             Path(settings.log_directory), upload=lambda data: self._client.put_bytes(None, data, BlobKind.TRANSIENT)
         )
         logs.serve(self.executor.mailbox)
+        Threads(self._keeper, runs=self.executor.require).serve(self.executor.mailbox)
         archives = ArchiveMaker(
             self._session_config(),
             ready=self._keeper.first_ready.wait,
@@ -264,9 +266,11 @@ class TaskManager(Component):
         processes = process_metrics({"supervisor": os.getpid(), "session": child, "jvm": jvm})
         pids = {"session.pid": float(child or 0), "jvm.pid": float(jvm or 0)}
         requests = storage_metrics(self._storages.statistics())
+        used = {f"jvm.{name}": value for name, value in self._keeper.jvm.items()}
         return (
             processes
             | pids
+            | used
             | disk_metrics(Path(self.settings.state_directory))
             | self._blobs.statistics().metrics()
             | requests

@@ -288,7 +288,7 @@ class TaskExecutor(Component):
         return m.Done()
 
     async def _read_collected(self, request: m.ReadCollected) -> m.Collected:
-        return await self._collected.read(request.attempt_id, request.vertex_id, runs=self._live)
+        return await self._collected.read(request.attempt_id, request.vertex_id, runs=self.require)
 
     async def _end(self, attempt: Attempt, error: ErrorInfo | None = None) -> None:
         """Stop the attempt, and return when nothing of it runs. Repeated calls stop it only once."""
@@ -358,7 +358,7 @@ class TaskExecutor(Component):
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
-    def _live(self, attempt_id: AttemptId) -> Attempt:
+    def require(self, attempt_id: AttemptId) -> Attempt:
         """Return the running attempt. Raises UnknownAttempt."""
         attempt = self.attempts.get(attempt_id)
         if attempt is None or not attempt.runs:
@@ -369,15 +369,15 @@ class TaskExecutor(Component):
         return merging_metrics(self.attempts.values(), self._snapshots.bytes_new, self._snapshots.bytes_rewritten)
 
     async def _trigger_checkpoint(self, request: m.TriggerCheckpoint) -> m.Done:
-        self._snapshots.trigger(self._live(request.attempt_id), request)
+        self._snapshots.trigger(self.require(request.attempt_id), request)
         return m.Done()
 
     async def _drain_task(self, request: m.DrainTask) -> m.Done:
-        self._live(request.attempt_id).draining = True
+        self.require(request.attempt_id).draining = True
         return await self._keeper.session().ask(sp.DrainAttempt(attempt_id=request.attempt_id), DRAIN_TIMEOUT)
 
     async def _checkpoint_complete(self, request: m.NotifyCheckpointComplete) -> m.Done:
-        await self._snapshots.complete(self._live(request.attempt_id), request)
+        await self._snapshots.complete(self.require(request.attempt_id), request)
         return m.Done()
 
     async def _checkpoint_aborted(self, request: m.NotifyCheckpointAborted) -> m.Done:

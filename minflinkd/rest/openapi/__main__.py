@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.server import BlobStatistics
 from minflinkd.blob.transfer import BlobInfo
 from minflinkd.metrics.registry import Metrics
@@ -16,6 +17,7 @@ from minflinkd.rest.openapi.page import with_paths
 from minflinkd.rest.route import Route
 from minflinkd.rest.server import Entrance, Listening, RestServer
 from minflinkd.rpc.local import LocalNetwork
+from minflinkd.runtime.ids import JobId
 
 
 def main(arguments: list[str]) -> int:
@@ -30,7 +32,7 @@ def main(arguments: list[str]) -> int:
 def all_routes() -> tuple[Route, ...]:
     """Return the routes of a daemon with everything that its endpoint can serve. It is not started."""
     server = RestServer(
-        Backend(LocalNetwork()),
+        Backend(LocalNetwork(), uploads=Path()),
         listening=Listening(host="127.0.0.1", port=0),
         entrance=Entrance(access=Access.open_to_all()),
         about=About(version="", config_items=tuple, blob_url=str),
@@ -48,6 +50,15 @@ class _NoBlobs:
 
     async def blobs(self) -> Sequence[BlobInfo]:
         return ()
+
+    async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey:
+        raise NotImplementedError
+
+    async def release(self, job_id: JobId | None, key: BlobKey, *, at_once: bool = False) -> None:
+        raise NotImplementedError
+
+    async def delete_job(self, job_id: JobId) -> None:
+        raise NotImplementedError
 
     def statistics(self) -> BlobStatistics:
         return BlobStatistics(received_bytes=0, sent_bytes=0, running=0, waiting=0, staged=0, deleted=0, moved_aside=0)

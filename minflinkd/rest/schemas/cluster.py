@@ -8,7 +8,7 @@ from minflinkd.rest.schemas.answer import Answer
 class Features(Answer, frozen=True, kw_only=True, rename="kebab"):
     """The actions that Flink's dashboard offers."""
 
-    web_submit: bool = False  # would be for jars only
+    web_submit: bool = False  # of archives with a job file
     web_cancel: bool = True
     web_rescale: bool = False
     web_history: bool = False

@@ -118,7 +118,7 @@ class StateCounts(Answer, frozen=True, kw_only=True, rename="upper"):
 
 
 class IOMetrics(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """Records are totals since the job's submission. Spark does not report bytes and busy times, so they are 0.
+    """Records are totals since the job's submission. Spark does not report bytes.
 
     `*-complete`: whether the number is there. Flink's dashboard shows what is not complete as loading.
 

@@ -93,6 +93,14 @@ from minflinkd.rpc.messages.tasks import (
     TaskStateChanged,
     TaskStatus,
 )
+from minflinkd.rpc.messages.threads import (
+    DumpThreads,
+    SampledStack,
+    SampleStacks,
+    StacksSampled,
+    ThreadsDumped,
+    ThreadText,
+)
 
 __all__ = [
     "AcknowledgeCheckpoint",
@@ -112,6 +120,7 @@ __all__ = [
     "Done",
     "DrainTask",
     "DrainTaskManager",
+    "DumpThreads",
     "ExchangeSource",
     "ExitTaskManager",
     "FindSession",
@@ -157,6 +166,8 @@ __all__ = [
     "RenewSession",
     "Request",
     "ResourceOverview",
+    "SampleStacks",
+    "SampledStack",
     "SessionFound",
     "SessionPhase",
     "SetDraining",
@@ -165,6 +176,7 @@ __all__ = [
     "SlotOffer",
     "SlotStatus",
     "SlotsFree",
+    "StacksSampled",
     "StartingTaskManager",
     "StateFiles",
     "StateFound",
@@ -185,6 +197,8 @@ __all__ = [
     "TaskState",
     "TaskStateChanged",
     "TaskStatus",
+    "ThreadText",
+    "ThreadsDumped",
     "TriggerCheckpoint",
     "answer_type",
     "registry",

@@ -123,6 +123,7 @@ class TaskMetrics(Message, frozen=True):
     rows_in: int = 0
     rows_out: int = 0  # into its exchange, and into the sinks that count rows
     batch_ms: float = 0.0  # of the last micro-batch
+    busy_ms: float = 0.0  # of all micro-batches together
     rows_per_second: float = 0.0  # of the last micro-batch
     state_rows: int = 0
     state_bytes: int = 0

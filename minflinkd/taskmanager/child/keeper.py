@@ -82,6 +82,7 @@ class SessionKeeper(Component):
         self.first_ready = asyncio.Event()  # set once a session has been ready
         self.generation = 0
         self.phases: dict[str, float] = {}  # seconds of each phase of the last start
+        self.jvm: dict[str, float] = {}  # what the present JVM uses, as the child has said last
         self._config = config
         self._limits = limits
         self._bounds = bounds
@@ -184,7 +185,7 @@ class SessionKeeper(Component):
                 log.info("the session is ready", generation=generation, took=_told(self.phases))
                 reason = await self._watch(child, condemned)
         finally:
-            self.aged = ""
+            self.aged, self.jvm = "", {}
             if not self._renewing:
                 self._enter(SessionPhase.LOST)
             await child.kill()
@@ -266,6 +267,7 @@ class SessionKeeper(Component):
                 if ping is not None and ping.done():
                     if ping.exception() is None:
                         health = heard(health, asked)
+                        self.jvm = ping.result().jvm
                     ping = None
                 if ping is None and now - asked >= PING_INTERVAL:
                     asked = now

@@ -24,10 +24,12 @@ from minflinkd.rpc.messages import (
     Message,
     Notice,
     Request,
+    SampledStack,
     StateFound,
     StateGrowth,
     StateQuestion,
     TaskMetrics,
+    ThreadText,
 )
 from minflinkd.rpc.network import Address
 from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts
@@ -330,6 +332,7 @@ class Pong(Message, frozen=True):
     attempts: tuple[AttemptId, ...]
     threads: int  # of the Python driver
     state_stores: int = 0  # open RocksDB instances
+    jvm: dict[str, float] = {}  # what the JVM uses
 
 
 class Ping(Request[Pong], frozen=True):
@@ -352,6 +355,26 @@ class StepTask(Request[TaskStepped], frozen=True):
     files: tuple[tuple[str, str], ...] = ()  # input: from where to where it is moved
     watermark_ms: int | None = None  # event time is at least this from now on
     clock_ms: int | None = None  # the time of day, for this step and all after it until another is set
+
+
+class ThreadsTold(Message, frozen=True):
+    threads: tuple[ThreadText, ...]
+
+
+class TellThreads(Request[ThreadsTold], frozen=True):
+    """Ask for the stacks of the child's threads and of the JVM's."""
+
+
+class StacksTold(Message, frozen=True):
+    jvm: tuple[SampledStack, ...]
+    python: tuple[SampledStack, ...]
+
+
+class TellStacks(Request[StacksTold], frozen=True):
+    """Sample, for some seconds, the JVM's threads that work for an attempt, and all Python threads of the child."""
+
+    attempt_id: AttemptId
+    seconds: float
 
 
 # --- to the supervisor -------------------------------------------------------------------------------------------

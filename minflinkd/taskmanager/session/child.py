@@ -16,9 +16,10 @@ import structlog
 
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Task
-from minflinkd.rpc.messages import Analysis, Collected, Done, Notice, StateFound, StateGrowth
+from minflinkd.rpc.messages import Analysis, Collected, Done, Notice, StateFound, StateGrowth, ThreadText
 from minflinkd.rpc.network import Mailbox
 from minflinkd.rpc.snapshot import PlanNode
+from minflinkd.runtime import stacks
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.errors import MinflinkError, RemoteError
 from minflinkd.runtime.ids import AttemptId, TaskId, VertexId
@@ -36,6 +37,7 @@ from minflinkd.taskmanager.child.protocol import (
     ReadStates,
     RunTask,
     SnapshotTaken,
+    StacksTold,
     StepTask,
     StopTask,
     TakeSnapshot,
@@ -45,9 +47,13 @@ from minflinkd.taskmanager.child.protocol import (
     TaskStopped,
     TaskUnloaded,
     TellCollected,
+    TellStacks,
+    TellThreads,
+    ThreadsTold,
     UnknownAttempt,
     UnloadTask,
 )
+from minflinkd.taskmanager.session import own_stacks
 from minflinkd.taskmanager.session.analysis import option_checks, physical_plan, rehearsal, sink_targets
 from minflinkd.taskmanager.session.code.artifacts import UnusableArtifact
 from minflinkd.taskmanager.session.inspection import reading
@@ -63,6 +69,7 @@ from minflinkd.taskmanager.session.query.stepping import step
 from minflinkd.taskmanager.session.query.stopped import StoppedQuery
 from minflinkd.taskmanager.session.restore import continuation
 from minflinkd.taskmanager.session.restore.continuation import Standing
+from minflinkd.taskmanager.session.spark import jvm_view
 from minflinkd.taskmanager.session.spark.failures import build_failure
 
 log = structlog.get_logger(__name__)
@@ -138,6 +145,8 @@ class SessionChild(Component):
         self.mailbox.on(Ping, self._ping)
         if engine.session.config.stepped:
             self.mailbox.on(StepTask, self._step)
+        self.mailbox.on(TellThreads, self._tell_threads)
+        self.mailbox.on(TellStacks, self._tell_stacks)
 
     def _blocking(self, work: Callable[[], R]) -> asyncio.Future[R]:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -314,7 +323,23 @@ class SessionChild(Component):
     async def _ping(self, _: Ping) -> Pong:
         await self._blocking(self._engine.prepared.drop_old)
         stores = await self._blocking(self._engine.stores.loaded)
-        return Pong(attempts=tuple(self._attempts), threads=threading.active_count(), state_stores=stores)
+        used = await self._blocking(lambda: jvm_view.figures_or_none(self._engine.session.jvm))
+        return Pong(attempts=tuple(self._attempts), threads=threading.active_count(), state_stores=stores, jvm=used)
+
+    async def _tell_threads(self, _: TellThreads) -> ThreadsTold:
+        tasks = [(one, "task of the session child") for one in stacks.task_stacks()]
+        threads = [(one, "session child") for one in stacks.thread_stacks()]
+        python = (ThreadText(name=one.name, text=stacks.as_text(one, kind)) for one, kind in (*threads, *tasks))
+        jvm = await self._blocking(lambda: jvm_view.threads(self._engine.session.jvm))
+        return ThreadsTold(threads=(*python, *jvm))
+
+    async def _tell_stacks(self, request: TellStacks) -> StacksTold:
+        run = self._attempt(request.attempt_id).query.run_id
+        jvm, python = await asyncio.gather(
+            self._blocking(lambda: jvm_view.sample(self._engine.session.jvm, run, request.seconds)),
+            self._blocking(lambda: own_stacks.sample(request.seconds)),
+        )
+        return StacksTold(jvm=tuple(jvm), python=tuple(python))
 
 
 def _start(

@@ -79,7 +79,7 @@ async def world(
     unix = LocalSocket.bind(base, sockets[0].getsockname()[1], local)
     audit = AuditLog(base / "audit.log")
     server = RestServer(
-        Backend(network, timeout=0.2, submit_timeout=lambda: 0.2),
+        Backend(network, timeout=0.2, submit_timeout=lambda: 0.2, uploads=base / "uploads"),
         listening=Listening(host="127.0.0.1", port=0, sockets=[*sockets, unix.socket], tls=tls),
         entrance=Entrance(access=access, audit=audit),
         about=About(version="0", config_items=list, blob_url=str),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -43,6 +44,12 @@ def task_manager(network: LocalNetwork) -> TaskManager:
     return TaskManager(network)
 
 
+@pytest.fixture
+def stopped() -> asyncio.Event:
+    """Set when the daemon is told to end."""
+    return asyncio.Event()
+
+
 STANDING = Standing(
     Member(name="alpha:17", url="http://alpha:8081", leading_since_ms=STARTED, epoch=7),
     (Member(name="beta:18", url="http://beta:8081"),),
@@ -65,10 +72,17 @@ async def server(
     dispatcher: Dispatcher,
     resource_manager: ResourceManager,
     task_manager: TaskManager,
+    stopped: asyncio.Event,
     tmp_path: Path,
 ) -> AsyncIterator[RestServer]:
     server = RestServer(
-        Backend(network, timeout=0.2, submit_timeout=lambda: dispatcher.patience),
+        Backend(
+            network,
+            timeout=0.2,
+            submit_timeout=lambda: dispatcher.patience,
+            stop=stopped.set,
+            uploads=tmp_path / "uploads",
+        ),
         listening=Listening(host="127.0.0.1", port=0),
         entrance=Entrance(access=Access.open_to_all()),
         about=About(
@@ -76,6 +90,7 @@ async def server(
             config_items=lambda: [("rest.port", "8081"), ("security.token-secret", "hunter2")],
             blob_url=lambda: "http://127.0.0.1:50100",
             standing=lambda: STANDING,
+            log_tail=lambda: "the daemon's last words\n",
         ),
         metrics=metrics,
         limits=Limits(body_bytes=64 * 1024, body_seconds=0.2),

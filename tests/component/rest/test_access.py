@@ -81,6 +81,21 @@ MORE = {
     "DELETE /taskmanagers/{taskmanagerid}/drain": "admin",
     "DELETE /storage/orphans": "admin",
     "POST /cluster/handover": "admin",
+    "DELETE /cluster": "admin",
+    "POST /applications/{applicationid}/cancel": "operate",
+    "GET /jobs/{jobid}/yarn-cancel": "operate",
+    "GET /jobs/{jobid}/yarn-stop": "operate",
+    "PATCH /jobs/{jobid}/rescaling": "operate",
+    "PATCH /jobs/{jobid}/clientHeartbeat": "operate",
+    "POST /jobs/{jobid}/coordinators/{operatorUid}": "operate",
+    "DELETE /datasets/{datasetid}": "operate",
+    "POST /jobmanager/profiler": "operate",
+    "POST /taskmanagers/{taskmanagerid}/profiler": "operate",
+    "POST /jars/upload": "submit",
+    "DELETE /jars/{jarid}": "submit",
+    "POST /jars/{jarid}/plan": "submit",
+    "POST /jars/{jarid}/run": "submit",
+    "POST /jars/{jarid}/run-application": "submit",
 }
 
 

@@ -12,16 +12,19 @@ from typing import Any
 import aiohttp
 from msgspec.structs import replace
 
+from minflinkd.rest.flink.rescales import uuid_of
 from minflinkd.rest.plan import vertex_id
 from minflinkd.rest.server import RestServer
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.messages import Done
 from minflinkd.runtime.errors import ErrorInfo
+from minflinkd.runtime.ids import VertexId
 from tests.component.rest.test_checkpoint_answers import ANSWERS
+from tests.component.rest.test_jars import as_json
 from tests.flink.clients import Answer, faults, needs_flink
 from tests.flink.paths import ANSWERED, STANDINGS, asked_for, filled, flink_paths, routed, standings, unnamed
 from tests.unit.rest.checkpoint_statistics import COMPLETE, COMPLETE_OPTIONS
-from tests.unit.rest.parties import FAILED, RUNNING, TM, Dispatcher
+from tests.unit.rest.parties import FAILED, RUNNING, STARTED, TM, Dispatcher
 
 TRIGGER = "0" * 31 + "7"
 VALUES = {
@@ -32,7 +35,8 @@ VALUES = {
     "taskmanagerid": TM,
     "applicationid": RUNNING,
     "subtaskindex": "0",
-    "attempt": "0",
+    "attempt": "1",
+    "filename": "minflinkd.log",
     "datasetid": "0" * 32,
 }
 OUTCOMES = {
@@ -78,17 +82,37 @@ async def test_flink_reads_every_answer_as_it_is(http: aiohttp.ClientSession, di
     async def disposal(_: Any) -> j.OperationStatus:
         return replace(outcomes[0], location="")
 
+    rescaled = j.HotRestart(
+        number=1,
+        state=j.RestartState.COMPLETED,
+        requested_ms=STARTED,
+        phases={"stopped": 0.1},
+        rescaled=(j.Rescaled(VertexId("flights"), 2, 4),),
+    )
+    for job_id, job in dispatcher.jobs.items():
+        dispatcher.jobs[job_id] = replace(job, hot_restarts=(rescaled,))
+    jar = await _uploaded(http)
     dispatcher.mailbox.on(j.GetSavepoint, status)
     dispatcher.mailbox.on(j.GetDisposal, disposal)
     answers = []
     for path in asked_for(flink_paths(), standings()):
         for job in (RUNNING, FAILED) if ":jobid" in path.path else ("",):
             for _ in OUTCOMES if ":triggerid" in path.path else ("",):
-                async with http.get("/v1" + filled(path.path, {**VALUES, "jobid": job})) as response:
+                values = {**VALUES, "jobid": job, "jarid": jar, "rescaleuuid": uuid_of(job, 1)}
+                async with http.get("/v1" + filled(path.path, values)) as response:
                     assert response.status == 200, (path, await response.text())
                     answers.append(Answer(path.method, path.path, await response.json()))
                 outcomes.append(outcomes.pop(0))
     assert not (wrong := await faults(answers)), "\n".join(wrong)
+
+
+async def _uploaded(http: aiohttp.ClientSession) -> str:
+    """Upload a job, and return the id of the file."""
+    form = aiohttp.FormData()
+    form.add_field("jarfile", as_json(), filename="job.json")
+    async with http.post("/jars/upload", data=form) as response:
+        assert response.status == 200, await response.text()
+        return str((await response.json())["filename"]).rpartition("/")[2]
 
 
 @needs_flink

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from minflinkd.dispatcher import versions as v
 from minflinkd.dispatcher.versions import Command, Version, Versions, step
-from minflinkd.jobgraph.model import JobGraph
-from minflinkd.rpc.jobs import RestartState
+from minflinkd.jobgraph.model import JobGraph, Vertex
+from minflinkd.rpc.jobs import Rescaled, RestartState
 from minflinkd.runtime.errors import Conflict, ErrorInfo
+from minflinkd.runtime.ids import VertexId
 from minflinkd.runtime.machine import IllegalTransition, InvariantViolated
 
 BOOM = ErrorInfo(code="user-code", message="boom")
@@ -435,3 +436,14 @@ TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(
     max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+def test_a_restart_records_whose_parallelism_it_changes() -> None:
+    """Vertices of both versions count, whether the job or the vertex says how parallel they are."""
+    before = JobGraph(name="job", parallelism=2, vertices=tuple(Vertex(id=VertexId(n)) for n in "abc"))
+    after = JobGraph(
+        name="job", parallelism=4, vertices=(Vertex(id=VertexId("a"), parallelism=2), *before.vertices[1:2])
+    )
+    assert v.rescaled(before, after) == (Rescaled(VertexId("b"), 2, 4),)
+    state, _ = step(Versions(current=Version(graph=before)), v.Requested(after), 1.0)
+    assert v.shown(state)[0].rescaled == (Rescaled(VertexId("b"), 2, 4),)

@@ -50,6 +50,7 @@ from minflinkd.rpc.messages import (
     CollectedRow,
     Done,
     DrainTaskManager,
+    DumpThreads,
     GetResourceOverview,
     Hardware,
     ListLogs,
@@ -60,12 +61,17 @@ from minflinkd.rpc.messages import (
     ReadCollected,
     ReadLog,
     ResourceOverview,
+    SampledStack,
+    SampleStacks,
     SessionPhase,
     SlotStatus,
+    StacksSampled,
     StartingTaskManager,
     TaskManagerInfo,
     TaskManagerReport,
     TaskMetrics,
+    ThreadsDumped,
+    ThreadText,
 )
 from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Mailbox, task_manager
 from minflinkd.rpc.snapshot import RowCounts
@@ -399,10 +405,13 @@ class TaskManager:
     def __init__(self, network: LocalNetwork) -> None:
         self.logs = {"session.log": b"spark\n", "taskmanager.log": LOG}
         self.reads: list[ReadLog] = []
+        self.samples = 0  # how often they were taken
         self.mailbox = Mailbox(task_manager(TM))
         self.mailbox.on(ListLogs, self.list_logs)
         self.mailbox.on(ReadLog, self.read_log)
         self.mailbox.on(ReadCollected, self.read_collected)
+        self.mailbox.on(DumpThreads, self.dump)
+        self.mailbox.on(SampleStacks, self.sample)
         network.attach(self.mailbox)
 
     async def list_logs(self, _: ListLogs) -> tuple[LogFile, ...]:
@@ -420,3 +429,14 @@ class TaskManager:
         assert (question.attempt_id, question.vertex_id) == ("d" * 32, "seen")
         rows = (CollectedRow(batch_id=40, row='{"carrier":"UA"}'), CollectedRow(batch_id=41, row='{"carrier":"AA"}'))
         return Collected(rows=rows, dropped=7)
+
+    async def dump(self, _: DumpThreads) -> ThreadsDumped:
+        return ThreadsDumped(
+            threads=(ThreadText(name="main", text='"main" session child\n\n'),), missing=("py-spy is not installed",)
+        )
+
+    async def sample(self, _: SampleStacks) -> StacksSampled:
+        self.samples += 1
+        waiting = SampledStack(frames=("JVM", "run", "sleep"), count=3, running=False)
+        adding = SampledStack(frames=("JVM", "run", "add"), count=2, running=True, partition=1)
+        return StacksSampled(stacks=(waiting, adding))

@@ -26,12 +26,14 @@ def advance(metrics: TaskMetrics, progress: dict[str, Any], rows_in: int | None 
     if rows_in is None:
         rows_in = max(int(progress.get("numInputRows") or 0), 0)
     durations = progress.get("durationMs") or {}
+    batch_ms = float(durations.get("triggerExecution", 0))
     return msgspec.structs.replace(
         metrics,
         batch_id=batch_id,
         batches=metrics.batches + 1,
         rows_in=metrics.rows_in + rows_in,
-        batch_ms=float(durations.get("triggerExecution", 0)),
+        batch_ms=batch_ms,
+        busy_ms=metrics.busy_ms + batch_ms,
         batch_phases={name: float(ms) for name, ms in sorted(durations.items()) if name != "triggerExecution"},
         rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
         state_rows=sum(int(operator.get("numRowsTotal") or 0) for operator in operators),

@@ -131,6 +131,11 @@ class RunningQuery:
             return SparkRun(writer.start())
 
     @property
+    def run_id(self) -> str:
+        """Return Spark's id of its present run."""
+        return self._gate.run().id
+
+    @property
     def continues(self) -> bool:
         """Whether it runs in the directory and the open state stores of the attempt before it."""
         return self._built.start.continues

@@ -1,0 +1,1 @@
+"""Paths that exist because Flink's dashboard and command line call them. What minflinkd is about has modules above."""
