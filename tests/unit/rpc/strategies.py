@@ -27,6 +27,8 @@ def _of(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.builds(kind.cls, **fields)
         case inspect.VarTupleType():
             return st.lists(_of(kind.item_type), max_size=2).map(tuple)
+        case inspect.TupleType():
+            return st.tuples(*map(_of, kind.item_types))
         case inspect.DictType():
             return st.dictionaries(_of(kind.key_type), _of(kind.value_type), max_size=2)
         case inspect.UnionType():
