@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import os
 import signal
 import sys
@@ -139,21 +138,10 @@ async def shoot(cluster: Cluster, browser: Browser, job_id: str, directory: Path
             await expect(page.get_by_text("Asking the daemon")).to_have_count(0, timeout=30_000)
             await page.wait_for_timeout(2_000)  # charts are drawn, logs are read
             picture = await page.screenshot(full_page=True)
-            await asyncio.to_thread(_write, directory / f"{name}-{theme}.png", picture)
+            await asyncio.to_thread((directory / f"{name}-{theme}.png").write_bytes, picture)
         complaints += heard.found
         await context.close()
     return complaints
-
-
-def _write(path: Path, picture: bytes) -> None:
-    """Write a picture with a palette, if there is a library for it: it takes a third of the room."""
-    try:
-        from PIL import Image
-    except ImportError:
-        path.write_bytes(picture)
-        return
-    with Image.open(io.BytesIO(picture)) as image:
-        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 async def main(directory: Path) -> int:

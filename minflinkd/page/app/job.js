@@ -12,6 +12,14 @@ export const RANGES = [
   ["6h", "6 h", 21600, "1m"],
   ["24h", "24 h", 86400, "1m"],
 ];
+/** From when to when the charts reach, in seconds: not to times before the job, and in steps of its samples. */
+export function spanOf({ job, range }, now) {
+  const [, , lasts] = RANGES.find(([name]) => name === range);
+  const until = Math.floor(now / 5000) * 5;
+  const began = Math.floor(job["start-time"] / 1000) - 5;
+  return [Math.max(until - lasts, Math.min(began, until - 60)), until];
+}
+
 const MOST = { "5s": 720, "1m": 1440 };
 
 const NOTHING = {

@@ -3,7 +3,7 @@ import { Chart } from "../app/chart.js";
 import { ago, bytes, firstLine, millis, plural, seconds, short, time, whole } from "../app/format.js";
 import { html } from "../app/html.js";
 import { JobFrame } from "../app/jobframe.js";
-import { RANGES, showRange } from "../app/job.js";
+import { RANGES, showRange, spanOf } from "../app/job.js";
 import { MarkStrip } from "../app/marks.js";
 import { Choice, Copy, Empty, Fault, Figures, Panel, PhaseLegend, Phases, Scroll, useAnswer } from "../app/parts.js";
 import { go, to } from "../app/router.js";
@@ -55,9 +55,7 @@ function Causes({ checkpoints, now }) {
 
 function Charts({ known, now }) {
   const { figures, range, marks } = known;
-  const [, , lasts] = RANGES.find(([name]) => name === range);
-  const until = Math.floor(now / 5000) * 5;
-  const common = { times: figures.times(), range: [until - lasts, until], marks };
+  const common = { times: figures.times(), range: spanOf(known, now), marks };
   const line = (name, words, i) => [{ name: words, values: figures.get(name), colour: `var(--series-${i})` }];
   return html`<${Panel} title="Over time" label="Over time" rest=${html`<${Choice} label="Range" value=${range} onChange=${showRange} options=${RANGES.map(([name, words]) => [name, words])} />`}>
     <div class="pad"><${MarkStrip} marks=${marks} range=${common.range} />

@@ -5,7 +5,7 @@ import { Graph } from "../app/graph.js";
 import { ago, bytes, millis, plural, rate, seconds, share, short, time, whole } from "../app/format.js";
 import { html } from "../app/html.js";
 import { JobFrame } from "../app/jobframe.js";
-import { RANGES, seriesOf, showRange } from "../app/job.js";
+import { RANGES, seriesOf, showRange, spanOf } from "../app/job.js";
 import { MarkStrip } from "../app/marks.js";
 import { Choice, Figures, Panel, Phases, PhaseLegend } from "../app/parts.js";
 import { setQuery, to } from "../app/router.js";
@@ -104,8 +104,7 @@ const colour = (i) => `var(--series-${1 + (i % MOST_LINES)})`;
 
 function Charts({ known, tasks, task, now }) {
   const { figures, range, marks } = known;
-  const [, , lasts] = RANGES.find(([name]) => name === range);
-  const span = [Math.floor(now / 5000) * 5 - lasts, Math.floor(now / 5000) * 5];
+  const span = spanOf(known, now);
   const times = figures.times();
   const common = { times, range: span, marks };
   const shown = task ? [task] : tasks;

@@ -31,14 +31,21 @@ function Shown({ known, now }) {
 /** Phases as the daemon has them, seconds from the beginning, become parts of a whole. Pure. */
 export function parts(phases) {
   const ordered = Object.entries(phases).sort((a, b) => a[1] - b[1]);
-  return ordered.map(([name, end], i) => [name.replaceAll("_", " "), end - (i ? ordered[i - 1][1] : 0)]);
+  const all = ordered.map(([name, end], i) => [name.replaceAll("_", " "), end - (i ? ordered[i - 1][1] : 0)]);
+  return all.filter(([, lasted]) => lasted >= 0.0005);
+}
+
+/** A submission is analysed and stored first; what follows is counted from then on. */
+function submitted({ analyzed, stored, ...rest }) {
+  const known = Object.entries({ analyzed, stored }).filter(([, at]) => at !== undefined);
+  return [...parts(Object.fromEntries(known)), ...parts(rest)];
 }
 
 /** Everything that is known to have happened, newest first. Pure. */
 export function eventsOf({ job, exceptions, checkpoints, marks }) {
   const extras = job.minflinkd;
   const found = [];
-  found.push({ kind: "submission", at: job["start-time"], state: "info", title: "Submitted", text: extras.owner ? `by ${extras.owner}` : "", phases: parts(extras.submission) });
+  found.push({ kind: "submission", at: job["start-time"], state: "info", title: "Submitted", text: extras.owner ? `by ${extras.owner}` : "", phases: submitted(extras.submission) });
   for (const one of exceptions?.exceptionHistory.entries ?? []) {
     const where = one.taskName ? `${one.taskName}: ` : "";
     found.push({
