@@ -37,12 +37,6 @@ class ExitCode(IntEnum):
 
 
 _BY_STATUS = {404: ExitCode.NOT_FOUND, 409: ExitCode.CONFLICT, 503: ExitCode.UNREACHABLE}
-_CODES = {  # of errors that this command found by itself
-    ExitCode.NOT_FOUND: "not-found",
-    ExitCode.CONFLICT: "conflict",
-    ExitCode.UNREACHABLE: "daemon-unreachable",
-    ExitCode.REFUSED: "invalid-request",
-}
 
 
 def of_status(status: int) -> ExitCode:
@@ -86,7 +80,22 @@ class Failure(click.ClickException):
         from minflinkd.rest.schemas import ErrorAnswer
 
         first, _, others = self.message.partition("\n")
-        return ErrorAnswer(errors=(first,), code=_CODES.get(ExitCode(self.exit_code), "internal"), hint=others)
+        return ErrorAnswer(errors=(first,), code=_code_of(ExitCode(self.exit_code)), hint=others)
+
+
+def _code_of(exit_code: ExitCode) -> str:
+    """Return the code of an error that a command found by itself."""
+    from minflinkd.cli.endpoint import DaemonUnreachable
+    from minflinkd.rest.errors import InvalidRequest
+    from minflinkd.runtime.errors import Conflict, NotFound
+
+    by_exit: dict[ExitCode, type[MinflinkError]] = {
+        ExitCode.NOT_FOUND: NotFound,
+        ExitCode.CONFLICT: Conflict,
+        ExitCode.UNREACHABLE: DaemonUnreachable,
+        ExitCode.REFUSED: InvalidRequest,
+    }
+    return by_exit[exit_code].code if exit_code in by_exit else "internal"
 
 
 def failure_of(error: MinflinkError, more: str = "") -> Failure:

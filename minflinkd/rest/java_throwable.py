@@ -45,5 +45,5 @@ def _text(text: str) -> bytes:
 
 def _modified_utf8(unit: tuple[int]) -> bytes:
     """Return a unit of UTF-16 as Java does: two bytes for NUL, and halves of a character by themselves."""
-    (code,) = unit
-    return b"\xc0\x80" if code == 0 else chr(code).encode("utf-8", "surrogatepass")
+    (half,) = unit
+    return b"\xc0\x80" if half == 0 else chr(half).encode("utf-8", "surrogatepass")

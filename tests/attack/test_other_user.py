@@ -149,5 +149,5 @@ def test_the_command_line_tells_another_user_what_to_do(daemon: OpenPlace) -> No
         check=False,
     )
     assert ran.returncode == 2, ran.stderr
-    assert "this needs a token" in ran.stderr
+    assert "This needs a token" in ran.stderr
     assert f"{daemon.state}/http.token" in ran.stderr

@@ -15,7 +15,7 @@ UNKNOWN: Final = 0
 # Two bytes: a sign, 6 bits of exponent and 9 of mantissa. So whole numbers up to 1,024 are exact.
 _SIGN: Final = 1 << 15
 _ZERO: Final = 1
-_FIRST: Final = 2  # code of the smallest number
+_FIRST: Final = 2  # the code of the smallest number
 _STEPS: Final = 512  # to a power of two
 _LEAST_EXPONENT: Final = -13  # the smallest number is 2**-14, the largest about 2**50
 
@@ -49,19 +49,19 @@ class _Number:
         step = (exponent - _LEAST_EXPONENT) * _STEPS + round((mantissa - 0.5) * 2 * _STEPS)
         if step < 0:
             return _ZERO
-        code = min(step + _FIRST, _SIGN - 1)
-        return code | _SIGN if value < 0 else code
+        number = min(step + _FIRST, _SIGN - 1)
+        return number | _SIGN if value < 0 else number
 
     @cached_property
     def table(self) -> list[float | None]:
-        sizes = [_size(code) for code in range(_SIGN)]
+        sizes = [_size(number) for number in range(_SIGN)]
         return [*sizes, *(None if size is None else -size for size in sizes)]
 
 
-def _size(code: int) -> float | None:
-    if code < _FIRST:
-        return None if code == UNKNOWN else 0.0
-    exponent, step = divmod(code - _FIRST, _STEPS)
+def _size(number: int) -> float | None:
+    if number < _FIRST:
+        return None if number == UNKNOWN else 0.0
+    exponent, step = divmod(number - _FIRST, _STEPS)
     exact = math.ldexp(0.5 + step / (2 * _STEPS), exponent + _LEAST_EXPONENT)
     return float(f"{exact:.5g}")  # more digits would only make answers longer
 

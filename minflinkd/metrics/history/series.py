@@ -69,8 +69,8 @@ class Layout:
         series = self.series[number]
         table = series.codec.table
         if series.whole:
-            return [None if (value := table[code]) is None else round(value) for code in codes]
-        return [table[code] for code in codes]
+            return [None if (value := table[each]) is None else round(value) for each in codes]
+        return [table[each] for each in codes]
 
     def fold(self, columns: Sequence[Sequence[int]]) -> list[int]:
         """Return the codes of a minute from those in it, one column for each series."""
@@ -79,7 +79,7 @@ class Layout:
     @staticmethod
     def _folded(series: Series, codes: Sequence[int]) -> int:
         table = series.codec.table
-        known = [value for code in codes if code != UNKNOWN and (value := table[code]) is not None]
+        known = [value for each in codes if each != UNKNOWN and (value := table[each]) is not None]
         return series.codec.encode(series.fold(known)) if known else UNKNOWN
 
 

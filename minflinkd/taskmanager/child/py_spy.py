@@ -30,7 +30,7 @@ _DUMPED = re.compile(r'Thread \S+ \(([\w+]+)\)(?:: "(.*)")?')
 class CannotLook(MinflinkError):
     """py-spy is not there, or may not look into the process."""
 
-    code = "py-spy"
+    code = "stacks-unreadable"
     consequence = Consequence.REFUSED
 
 

@@ -17,6 +17,7 @@ import msgspec
 from minflinkd.cli.main import main
 from minflinkd.config.options import options
 from minflinkd.jobgraph.model import Checkpointing
+from minflinkd.rest.openapi.__main__ import all_routes
 from tests.unit.config.test_documentation import REPOSITORY, commands, metrics_and_labels, modules, pages
 
 FOREIGN = {
@@ -135,7 +136,8 @@ def test_every_command_that_a_text_shows_exists_with_its_flags() -> None:
 @cache
 def routes() -> set[tuple[str, str]]:
     """Return the method and path of every route of the endpoint, the BlobServer and the exchanges."""
-    return {
+    of_endpoint = {(route.method, route.path) for route in all_routes()}
+    return of_endpoint | {
         (node.func.attr.removeprefix("add_").upper(), str(node.args[0].value))
         for module in modules().values()
         for node in ast.walk(module)

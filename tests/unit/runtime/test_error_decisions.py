@@ -53,6 +53,8 @@ def copies_of_codes(module: ast.Module) -> Iterator[int]:
         match node:
             case ast.keyword(arg="code", value=value) | ast.Assign(targets=[ast.Name(id="code")], value=value):
                 definitions.add(id(value))
+            case ast.ClassDef(bases=[ast.Name(id="StrEnum")], body=body):  # words for something else
+                definitions.update(id(each.value) for each in body if isinstance(each, ast.Assign))
     for node in ast.walk(module):
         match node:
             case ast.Constant(value=str(text)) if text in codes_of_several_words() and id(node) not in definitions:
