@@ -6,11 +6,13 @@ Without `get` the answer has their names, with `get` their values as texts. Name
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, Final
 
 import psutil
 from aiohttp import web
+from msgspec import Meta
 
 from minflinkd.checkpoint.messages import GetCheckpoints
 from minflinkd.rest import route
@@ -30,15 +32,15 @@ from minflinkd.rpc.jobs import GetJob, JobDetails, JobStatus, TaskDetails
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
 
-MOST = 1000  # names in one request
+LONGEST = 10_000  # characters of the names in one request
+_NUMBER: Final = re.compile("[0-9]{1,6}")
 MOST_JOBS = 200  # whose metrics are aggregated in one request
 
 
 def _list(text: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(part for part in text.split(",") if part))
-    if len(found) > MOST:
-        raise InvalidRequest(f"{len(found):,} names are too many", hint=f"ask for {MOST:,} at most")
-    return found
+    if len(text) > LONGEST:
+        raise InvalidRequest(f"{len(text):,} characters are too many", hint=f"{LONGEST:,} at most in one request")
+    return tuple(dict.fromkeys(part for part in text.split(",") if part))
 
 
 def _aggregates(text: str) -> tuple[str, ...]:
@@ -48,28 +50,38 @@ def _aggregates(text: str) -> tuple[str, ...]:
     return found
 
 
-def _indices(text: str) -> frozenset[int]:
-    """From `0-2,5`, return 0, 1, 2 and 5."""
-    found: set[int] = set()
+def _indices(text: str) -> tuple[range, ...]:
+    """From `0-2,5`, return the ranges of 0 to 2 and of 5: a request may name many, and large ones."""
+    found = []
     for part in _list(text):
         first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or len(first) > 6 or len(last) > 6:
+        if not _NUMBER.fullmatch(first) or (dash and not _NUMBER.fullmatch(last)):
             raise InvalidRequest(f"subtasks is {text[:80]!r}", hint="numbers and ranges, such as 0-3,7")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        found.append(range(int(first), int(last or first) + 1))
+    return tuple(found)
 
 
-GET = InQuery[tuple[str, ...] | None]("get", "Names of metrics, with commas between them", str, None, _list)
+def _listed(item: str) -> Any:
+    """Return the type of a list of such items, with commas between them."""
+    return Annotated[str, Meta(pattern=f"^,*({item}(,+{item})*,*)?$", max_length=LONGEST)]
+
+
+_NAMES: Final = Annotated[str, Meta(max_length=LONGEST)]
+_ONE_AGGREGATE: Final = "|".join("".join(f"[{c}{c.upper()}]" for c in name) for name in AGGREGATES)
+
+GET = InQuery[tuple[str, ...] | None]("get", "Names of metrics, with commas between them", _NAMES, None, _list)
 _AGG = InQuery[tuple[str, ...] | None](
     "agg",
     f"Which aggregates, with commas between them: {', '.join(AGGREGATES)}; all by default",
-    str,
+    _listed(f"({_ONE_AGGREGATE})"),
     None,
     _aggregates,
 )
-_SUBTASKS = InQuery[frozenset[int] | None]("subtasks", "Which subtasks, such as 0-3,7", str, None, _indices)
-_JOBS = InQuery[tuple[str, ...] | None]("jobs", "Which jobs, by their ids", str, None, _list)
-_TASK_MANAGERS = InQuery[tuple[str, ...] | None]("taskmanagers", "Which TaskManagers", str, None, _list)
+_SUBTASKS = InQuery[tuple[range, ...] | None](
+    "subtasks", "Which subtasks, such as 0-3,7", _listed(r"[0-9]{1,6}(-[0-9]{1,6})?"), None, _indices
+)
+_JOBS = InQuery[tuple[str, ...] | None]("jobs", "Which jobs, by their ids", _NAMES, None, _list)
+_TASK_MANAGERS = InQuery[tuple[str, ...] | None]("taskmanagers", "Which TaskManagers", _NAMES, None, _list)
 
 
 class FlinkMetricRoutes:
@@ -160,7 +172,9 @@ class FlinkMetricRoutes:
     async def subtasks(self, request: web.Request) -> web.Response:
         wanted = _SUBTASKS.of(request)
         task = find_task(await self._backend.job(request), VERTEX.of(request))
-        return _aggregated(request, [self._of_task(task)] if wanted is None or 0 in wanted else [])
+        return _aggregated(
+            request, [self._of_task(task)] if wanted is None or any(0 in each for each in wanted) else []
+        )
 
     # --- where they come from ------------------------------------------------------------------------------------
 

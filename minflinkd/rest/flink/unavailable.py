@@ -31,7 +31,7 @@ from minflinkd.rest.schemas.unavailable import (
 )
 from minflinkd.rest.taskmanagers import find
 from minflinkd.rpc.jobs import CancelJob
-from minflinkd.runtime.errors import NotFound
+from minflinkd.runtime.errors import Conflict, NotFound
 
 _PARALLELISM = InQuery[int | None]("parallelism", "How parallel", whole(most=2**31 - 1), None)
 _PROFILING = Body(ProfilingRequest, "What async-profiler would be asked for")
@@ -63,7 +63,14 @@ class UnavailableRoutes:
                 errors=(409,),
                 changes_all_the_same=True,
             ),
-            route.get("/jobs/{jobid}/yarn-stop", self.stop, Role.OPERATE, "Refused, as in Flink", {200: NOTHING}),
+            route.get(
+                "/jobs/{jobid}/yarn-stop",
+                self.stop,
+                Role.OPERATE,
+                "Refused, as in Flink",
+                {200: NOTHING},
+                errors=(409,),
+            ),
             route.patch(
                 "/jobs/{jobid}/rescaling",
                 self.rescaling,
@@ -152,7 +159,7 @@ class UnavailableRoutes:
 
     async def stop(self, request: web.Request) -> web.Response:
         JOB_ID.of(request)
-        raise InvalidRequest(
+        raise Conflict(
             'The termination mode "stop" has been removed. For an ungraceful shutdown, please use "cancel" instead. '
             'For a graceful shutdown, please use "jobs/:jobId/stop" instead.'
         )

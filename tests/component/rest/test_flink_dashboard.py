@@ -171,7 +171,7 @@ async def test_what_flink_refuses_is_refused_with_its_sentence(http: Http) -> No
     async with http.patch(f"/jobs/{RUNNING}/rescaling?parallelism=4") as response:
         assert response.status == 503
         assert "Rescaling is temporarily disabled. See FLINK-12312." in (await response.json())["errors"][0]
-    assert "has been removed" in (await get(http, f"/jobs/{RUNNING}/yarn-stop", 400))["errors"][0]
+    assert "has been removed" in (await get(http, f"/jobs/{RUNNING}/yarn-stop", 409))["errors"][0]
     async with http.post("/jobmanager/profiler", json={"mode": "CPU", "duration": 30}) as response:
         assert "async-profiler is not part of minflinkd" in (await response.json())["errors"][0]
     async with http.patch(f"/jobs/{RUNNING}/clientHeartbeat", json={"expiredTimestamp": 1}) as response:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp.test_utils import make_mocked_request
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -109,8 +110,9 @@ async def test_a_value_that_is_not_described_is_refused(
     for one in server.routes:
         path = re.sub(r"\{(\w+)\}", lambda found: VALUES.get(found[1], "x"), one.path)
         for parameter in one.query:
-            if parameter.kind is str:
-                continue
+            kind = msgspec.json.schema(parameter.kind)
+            if kind.get("type") == "string" and not {"pattern", "enum"} & kind.keys():
+                continue  # any text will do
             body = {"json": {}} if one.body is not None else {}
             async with http.request(one.method, path, params={parameter.name: "~"}, **body) as response:
                 assert (response.status, parameter.name) == (400, parameter.name), one.path
