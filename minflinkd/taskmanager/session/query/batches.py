@@ -44,7 +44,7 @@ class MicroBatches:
 
     `max_backlog`: bytes that readers may be behind in the query's exchange before a micro-batch waits (J10).
     `space`: a micro-batch waits while a disk that the query writes to is nearly full (A14).
-    `published`: called after each micro-batch. `error`: why one failed.
+    `published`: called after each micro-batch, with its number and the seconds that it took. `error`: why one failed.
     """
 
     plan: Plan
@@ -59,7 +59,7 @@ class MicroBatches:
     backpressure: Backpressure
     stopping: threading.Event
     gate: Gate
-    published: Callable[[], None]
+    published: Callable[[int, float], None]
     error: ErrorInfo | None = None
 
     def process(self, frame: DataFrame, epoch: int) -> None:
@@ -109,6 +109,7 @@ class MicroBatches:
         raise QueryEnded("the attempt stopped before this micro-batch")
 
     def _write(self, frame: DataFrame, epoch: int) -> None:
+        began = time.monotonic()
         rows = self.sinks.write(frame, epoch)
         if any(sink.sink is not None and sink.sink.python is not None for sink in self.plan.sinks):
             # The next micro-batch is planned in the same session.
@@ -127,7 +128,7 @@ class MicroBatches:
         if self.plan.watermarks:
             self.watermarks.take_in(self.gate.run().execution, self.channels.watermarks())
         self.progress.finished(epoch, rows)
-        self.published()
+        self.published(epoch, time.monotonic() - began)
 
     def look_at_exchanges(self) -> None:
         """Read what has arrived from exchanges, and forward watermarks, while no micro-batch runs."""

@@ -180,11 +180,12 @@ class RunningQuery:
             self._look_at_work(run)
             self.batches.look_at_exchanges()
 
-    def _published(self) -> None:
+    def _published(self, batch_id: int, took: float) -> None:
         """A micro-batch was published. If it is the last one of a stop checkpoint, end the query.
 
         To plan another micro-batch would only delay the end.
         """
+        self._workload.finished(self._gate.run(), batch_id, took * 1000)
         if self._channels.closed_after is None or self._bounded or not self._ending.close():
             return
         self._park_at_cut()  # first: when the run has ended, Spark's maintenance may close its stores

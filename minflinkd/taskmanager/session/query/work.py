@@ -3,6 +3,9 @@
 Spark keeps the times of stages and tasks for its web page, also if there is none, and the times of Python functions in
 the metrics of the executed plan. To read them takes some dozens of calls to the JVM. So only micro-batches that are
 slow are looked at, and so seldom that the looking takes a hundredth of the time at most.
+
+A task that is behind has begun its next micro-batch by then. So the plan is kept when a micro-batch finishes, and the
+jobs of another one are passed over: their first stage may have ended while those that matter still run.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -32,23 +36,29 @@ _PYTHON = "pythonProcessingTime"
 
 
 class Workload:
-    """Called by the thread that reports the progress of one query."""
+    """Of one query. `finished` is called by the query's own thread, `look` by the one that reports its progress."""
 
     def __init__(self, context: Callable[[], SparkContext], clock: Callable[[], float] = time.monotonic) -> None:
         self._context = context
         self._clock = clock
         self._next = 0.0
-        self._looked = -1  # at this micro-batch
+        self._finished: tuple[int, Any] | None = None  # a slow micro-batch, and its execution
+
+    def finished(self, run: SparkRun, batch_id: int, took_ms: float) -> None:
+        """Keep the plan of a slow micro-batch that has just finished. Raises nothing."""
+        if took_ms >= SLOW_MS and self._clock() >= self._next:
+            with suppress(PySparkException, Py4JError):
+                self._finished = batch_id, run.execution.lastExecution()
 
     def look(self, run: SparkRun, batch_id: int, batch_ms: float) -> BatchWork | None:
-        """Return what the micro-batch that finished last did; None if it is not looked at. Raises nothing."""
-        began = self._clock()
-        if batch_ms < SLOW_MS or batch_id == self._looked or began < self._next:
+        """Return what a micro-batch did that was reported; None if it is not looked at. Raises nothing."""
+        finished, began = self._finished, self._clock()
+        if finished is None or finished[0] != batch_id or began < self._next:
             return None
-        self._looked = batch_id
+        self._finished = None
         work = None
         try:
-            work = self._measure(run, batch_id, batch_ms)
+            work = self._measure(run, batch_id, batch_ms, finished[1])
         except (PySparkException, Py4JError) as error:  # Spark has forgotten the jobs, or the query ends
             log.debug("the work of a micro-batch is not known", batch=batch_id, error=str(error)[:200])
         except Exception:  # a diagnosis must not harm the query
@@ -57,8 +67,8 @@ class Workload:
         self._next = now + max(PAUSE, SHARE * (now - began))
         return work
 
-    def _measure(self, run: SparkRun, batch_id: int, batch_ms: float) -> BatchWork | None:
-        stages = self._stages(run.id)
+    def _measure(self, run: SparkRun, batch_id: int, batch_ms: float, execution: Any) -> BatchWork | None:
+        stages = self._stages(run.id, batch_id)
         if not stages:
             return None
         slowest = max(stages, key=lambda stage: stage.longest_ms)
@@ -72,27 +82,30 @@ class Workload:
             most_rows=slowest.most_rows,
             other_rows=max(0.0, slowest.rows - slowest.most_rows) / others if slowest.tasks > 1 else 0.0,
             task_ms=sum(stage.task_ms for stage in stages),
-            python_ms=_python_ms(run.execution),
+            python_ms=_python_ms(execution),
         )
 
-    def _stages(self, run_id: str) -> list[_Stage]:
-        """Return the stages of the query's last jobs. A job group has the query's run id."""
+    def _stages(self, run_id: str, batch_id: int) -> list[_Stage]:
+        """Return the stages of a micro-batch's jobs. A job group has the query's run id."""
         context: Any = self._context()
         store = context._jsc.sc().statusStore()
-        jobs = sorted(context.statusTracker().getJobIdsForGroup(run_id))[-JOBS:]
         found: list[_Stage] = []
-        for job_id in reversed(jobs):
+        jobs = 0
+        for job_id in sorted(context.statusTracker().getJobIdsForGroup(run_id), reverse=True)[: 2 * JOBS]:
             job = store.job(job_id)
-            if found and not _same_batch(job, found[0].description):
+            if jobs == JOBS or (found and not _is_of(job, batch_id)):
                 break
+            if not _is_of(job, batch_id):  # of the next one
+                continue
+            jobs += 1
             ids = job.stageIds()
             for i in range(min(int(ids.length()), STAGES)):
                 stage = store.lastStageAttempt(int(ids.apply(i)))
                 if str(stage.status()) == "COMPLETE":  # others were skipped
-                    found.append(self._stage(store, stage, _description(job)))
+                    found.append(self._stage(store, stage))
         return found
 
-    def _stage(self, store: Any, stage: Any, description: str) -> _Stage:
+    def _stage(self, store: Any, stage: Any) -> _Stage:
         """Read the times of a stage. The quantile 1.0 of its tasks is the slowest of them."""
         gateway: Any = self._context()._gateway
         quantiles = gateway.new_array(gateway.jvm.double, 1)
@@ -106,37 +119,29 @@ class Workload:
             longest_ms = float(told.executorRunTime().apply(0))
             most_rows = float(told.shuffleReadMetrics().readRecords().apply(0))
             most_rows += float(told.inputMetrics().recordsRead().apply(0))
-        return _Stage(description, tasks, task_ms, longest_ms, rows, int(most_rows))
+        return _Stage(tasks, task_ms, longest_ms, rows, int(most_rows))
 
 
+@dataclass(frozen=True)
 class _Stage:
-    def __init__(
-        self, description: str, tasks: int, task_ms: float, longest_ms: float, rows: float, most_rows: int
-    ) -> None:
-        self.description = description
-        self.tasks = tasks
-        self.task_ms = task_ms
-        self.longest_ms = longest_ms
-        self.rows = rows
-        self.most_rows = most_rows
+    tasks: int
+    task_ms: float
+    longest_ms: float
+    rows: float
+    most_rows: int
 
 
-def _description(job: Any) -> str:
-    """Spark writes the number of the micro-batch into it."""
+def _is_of(job: Any, batch_id: int) -> bool:
+    """Whether it is a job of this micro-batch: Spark ends the description of its jobs with the number."""
     found = job.description()
-    return str(found.get()) if found.isDefined() else ""
-
-
-def _same_batch(job: Any, description: str) -> bool:
-    return _description(job) == description
+    return found.isDefined() and str(found.get()).endswith(f"batch = {batch_id}")
 
 
 def _python_ms(execution: Any) -> float:
-    """Return the time that all partitions of the last micro-batch spent in Python functions."""
-    last = execution.lastExecution()
-    if last is None:
+    """Return the time that all partitions of a micro-batch spent in Python functions."""
+    if execution is None:
         return 0.0
-    total, nodes, seen = 0.0, [last.executedPlan()], 0
+    total, nodes, seen = 0.0, [execution.executedPlan()], 0
     while nodes and seen < NODES:
         node = nodes.pop()
         seen += 1
