@@ -140,7 +140,7 @@ async def test_a_bug_in_a_function_is_told_as_the_same_error_again_and_again(ill
 async def test_a_skewed_key_is_told_with_its_rows(ill: Cluster, tmp_path: Path) -> None:
     vertices = {**through("skewed"), "numbers": STEADY}
     job_id = await ill.submit(job(tmp_path, "skewed", vertices, parallelism=4))
-    found = await told(ill, "skewed-partitions", job_id, timeout=120)
+    found = await told(ill, "skewed-partitions", job_id, timeout=90)
     assert found.sentence.startswith("One of the 4 partitions of task numbers -> work -> seen takes ")
     assert "a few keys have most of the rows" in found.sentence
 

@@ -13,6 +13,7 @@ from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
 from minflinkd.taskmanager.session.query import progress
 from minflinkd.taskmanager.session.query.metrics import advance, with_times
 from minflinkd.taskmanager.session.query.progress import Progress
+from minflinkd.taskmanager.session.query.work import Stage, slowest
 
 AT = 1_760_000_000_000
 
@@ -111,3 +112,14 @@ def test_what_partitions_did_is_added_to_what_was_told() -> None:
     work = BatchWork(batch_id=3, batch_ms=900.0, partitions=4)
     attempt.add(work)
     assert found == [replace(TaskMetrics(), work=work)]
+
+
+def stage(tasks: int, longest_ms: float) -> Stage:
+    return Stage(tasks=tasks, task_ms=longest_ms, longest_ms=longest_ms, rows=100.0, most_rows=90)
+
+
+def test_a_sinks_second_look_at_one_partition_does_not_hide_that_the_others_are_quick() -> None:
+    """A collect sink counts the rows of all partitions, and reads the last rows of one."""
+    count, tail, small = stage(4, 850.0), stage(1, 900.0), stage(8, 20.0)
+    assert slowest([tail, count, small]) == count
+    assert slowest([stage(1, 900.0), small]) == stage(1, 900.0)

@@ -11,7 +11,7 @@ jobs of another one are passed over: their first stage may have ended while thos
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 SLOW_MS = 500.0  # quicker micro-batches limit nobody
 PAUSE = 5.0  # seconds between two looks, at least
 SHARE = 100  # times what the last look took is the pause after it
-JOBS = 4  # of a micro-batch that are looked at: one per sink, as a rule
+JOBS = 12  # of a micro-batch that are looked at: a sink may need several
 STAGES = 8
 NODES = 200  # of a plan
 _PYTHON = "pythonProcessingTime"
@@ -71,25 +71,25 @@ class Workload:
         stages = self._stages(run.id, batch_id)
         if not stages:
             return None
-        slowest = max(stages, key=lambda stage: stage.longest_ms)
-        others = max(slowest.tasks - 1, 1)
+        longest = slowest(stages)
+        others = max(longest.tasks - 1, 1)
         return BatchWork(
             batch_id=batch_id,
             batch_ms=batch_ms,
-            partitions=slowest.tasks,
-            longest_ms=slowest.longest_ms,
-            others_ms=(slowest.task_ms - slowest.longest_ms) / others if slowest.tasks > 1 else 0.0,
-            most_rows=slowest.most_rows,
-            other_rows=max(0.0, slowest.rows - slowest.most_rows) / others if slowest.tasks > 1 else 0.0,
+            partitions=longest.tasks,
+            longest_ms=longest.longest_ms,
+            others_ms=(longest.task_ms - longest.longest_ms) / others if longest.tasks > 1 else 0.0,
+            most_rows=longest.most_rows,
+            other_rows=max(0.0, longest.rows - longest.most_rows) / others if longest.tasks > 1 else 0.0,
             task_ms=sum(stage.task_ms for stage in stages),
             python_ms=_python_ms(execution),
         )
 
-    def _stages(self, run_id: str, batch_id: int) -> list[_Stage]:
+    def _stages(self, run_id: str, batch_id: int) -> list[Stage]:
         """Return the stages of a micro-batch's jobs. A job group has the query's run id."""
         context: Any = self._context()
         store = context._jsc.sc().statusStore()
-        found: list[_Stage] = []
+        found: list[Stage] = []
         jobs = 0
         for job_id in sorted(context.statusTracker().getJobIdsForGroup(run_id), reverse=True)[: 2 * JOBS]:
             job = store.job(job_id)
@@ -105,7 +105,7 @@ class Workload:
                     found.append(self._stage(store, stage))
         return found
 
-    def _stage(self, store: Any, stage: Any) -> _Stage:
+    def _stage(self, store: Any, stage: Any) -> Stage:
         """Read the times of a stage. The quantile 1.0 of its tasks is the slowest of them."""
         gateway: Any = self._context()._gateway
         quantiles = gateway.new_array(gateway.jvm.double, 1)
@@ -119,16 +119,25 @@ class Workload:
             longest_ms = float(told.executorRunTime().apply(0))
             most_rows = float(told.shuffleReadMetrics().readRecords().apply(0))
             most_rows += float(told.inputMetrics().recordsRead().apply(0))
-        return _Stage(tasks, task_ms, longest_ms, rows, int(most_rows))
+        return Stage(tasks, task_ms, longest_ms, rows, int(most_rows))
 
 
 @dataclass(frozen=True)
-class _Stage:
+class Stage:
     tasks: int
     task_ms: float
     longest_ms: float
     rows: float
     most_rows: int
+
+
+def slowest(stages: Sequence[Stage]) -> Stage:
+    """Return the stage that takes longest, of several that take about as long the one with the most partitions.
+
+    A sink that looks at some partitions only, as `tail` does, computes these again. That says nothing of the others.
+    """
+    longest = max(stage.longest_ms for stage in stages)
+    return max((s for s in stages if s.longest_ms >= longest / 2), key=lambda stage: (stage.tasks, stage.longest_ms))
 
 
 def _is_of(job: Any, batch_id: int) -> bool:
