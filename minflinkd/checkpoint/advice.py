@@ -12,9 +12,10 @@ def advice(record: CheckpointRecord, interval_ms: float) -> str:
     took = record.duration_ms + record.metadata_ms
     if interval_ms <= 0 or took <= interval_ms or not record.tasks:
         return ""
-    last = max(record.tasks, key=lambda task: task.acknowledged_ms)
-    phase, ms, change = _largest(record, last)
-    where = "" if phase == _METADATA else f" of task {last.task_id}"
+    # Not the one that acknowledged last: tasks that write into the same files acknowledge when the slowest one is done.
+    slowest = max(record.tasks, key=lambda task: task.wait_ms + task.sync_ms + task.async_ms)
+    phase, ms, change = _largest(record, slowest)
+    where = "" if phase == _METADATA else f" of task {slowest.task_id}"
     return (
         f"it took {took / 1000:.1f} s, longer than the interval of {interval_ms / 1000:g} s; "
         f"{ms / 1000:.1f} s of it for {phase}{where}: {change}, or raise execution.checkpointing.interval"

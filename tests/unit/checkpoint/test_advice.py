@@ -45,6 +45,15 @@ def test_the_largest_part_is_named_with_what_to_change(slow: dict[str, float], s
     assert all(part in text for part in said)
 
 
+def test_a_task_that_only_waited_to_finish_the_files_it_shares_is_not_blamed() -> None:
+    """It acknowledges after the slow one, which wrote into the same files (F1)."""
+    waited = record(ms=3000, async_ms=100.0)
+    quick, last = waited.tasks
+    slow = structs.replace(quick, acknowledged_ms=last.acknowledged_ms - 1, wait_ms=2900.0, alignment_ms=2900.0)
+    text = advice(structs.replace(waited, tasks=(slow, last)), 1000)
+    assert "2.9 s of it for aligning the inputs of task a" in text
+
+
 def test_metadata_that_takes_long_is_no_tasks_fault() -> None:
     text = advice(record(ms=100, metadata_ms=2000.0), 1000)
     assert "it took 2.1 s" in text
