@@ -15,7 +15,7 @@ SOURCE_SHARE = 0.5  # of a micro-batch: then more than on all of the job's own w
 COMMIT_SHARE = 0.4  # a commit ends each micro-batch, so a tenth to a fifth is normal
 PYTHON_SHARE = 0.5  # of the time of all partitions
 SKEW = 3.0  # times the mean of the other partitions; hashing alone stays below 2 with some hundred keys
-SKEW_SHARE = 0.3  # of the micro-batch, which may have several such stages; with less, an even distribution gains little
+SKEW_SHARE = 0.3  # of the micro-batch that an even distribution would save
 STUCK = 1 * MINUTE  # long for a micro-batch
 _LOOKING = ("latestOffset", "getBatch")  # Spark's names of what it does before it processes rows
 STUCK_FACTOR = 5.0  # times the one before: a job whose micro-batches always take minutes is not stuck
@@ -88,7 +88,7 @@ def skewed_partitions(facts: JobFacts) -> Iterator[Finding]:
     """One partition works while the others wait for it."""
     for task in _slow(facts):
         work = task.metrics.work
-        if work is None or work.partitions < 2 or work.longest_ms < SKEW_SHARE * work.batch_ms:
+        if work is None or work.partitions < 2 or work.uneven_ms < SKEW_SHARE * work.batch_ms:
             continue
         if work.longest_ms < SKEW * max(work.others_ms, 1.0):
             continue
@@ -114,7 +114,7 @@ def skewed_partitions(facts: JobFacts) -> Iterator[Finding]:
             f"{span(work.longest_ms)} in a micro-batch, the others {span(work.others_ms)} on average; {why}",
             figure=f"{work.longest_ms / max(work.others_ms, 1.0):.1f} times",
             do=do,
-            weight=work.longest_ms / work.batch_ms if work.batch_ms else 0.0,
+            weight=work.uneven_ms / work.batch_ms if work.batch_ms else 0.0,
         )
 
 

@@ -113,6 +113,7 @@ class BatchWork(Message, frozen=True):
     other_rows: float = 0.0
     task_ms: float = 0.0  # of all partitions of all stages
     python_ms: float = 0.0  # of these, in Python functions
+    uneven_ms: float = 0.0  # that an even distribution would save, in all stages together
 
 
 class TaskMetrics(Message, frozen=True):

@@ -140,20 +140,28 @@ def test_python_functions_that_take_most_of_the_time_bound_the_job() -> None:
     assert "Python functions take 6.3 s of the 7 s" in found.sentence
 
 
+SKEWED = BatchWork(
+    batch_id=3, batch_ms=4_000, partitions=4, longest_ms=3_600, others_ms=400, other_rows=1_000, uneven_ms=2_400
+)
+
+
 @pytest.mark.parametrize(("most", "words"), [(90_000, "a few keys have most of the rows"), (1_100, "though its rows")])
 def test_one_partition_for_which_the_others_wait_is_named_with_its_reason(most: int, words: str) -> None:
-    work = BatchWork(
-        batch_id=3, batch_ms=4_000, partitions=4, longest_ms=3_600, others_ms=400, most_rows=most, other_rows=1_000
-    )
-    found = only(facts(details(first(), second(**SLOW, work=work))))
+    found = only(facts(details(first(), second(**SLOW, work=replace(SKEWED, most_rows=most)))))
     assert (found.code, found.figure) == ("skewed-partitions", "9.0 times")
     assert "One of the 4 partitions" in found.sentence
     assert words in found.sentence
 
 
-def test_partitions_that_take_equally_long_are_no_finding() -> None:
-    work = BatchWork(batch_id=3, batch_ms=4_000, partitions=4, longest_ms=3_600, others_ms=3_000)
-    assert codes(facts(details(first(), second(**SLOW, work=work)))) == []
+def test_two_skewed_stages_that_each_take_a_quarter_of_a_micro_batch_are_found() -> None:
+    """A sink that reads its rows twice makes them: each is short, and both wait for the same key."""
+    work = replace(SKEWED, longest_ms=1_000, others_ms=100, uneven_ms=1_550)
+    assert codes(facts(details(first(), second(**SLOW, work=work)))) == ["skewed-partitions"]
+
+
+@pytest.mark.parametrize("changes", [{"others_ms": 3_000}, {"uneven_ms": 1_000}])
+def test_partitions_are_no_finding_if_they_are_even_or_would_gain_little_from_it(changes: dict[str, float]) -> None:
+    assert codes(facts(details(first(), second(**SLOW, work=replace(SKEWED, **changes))))) == []
 
 
 def test_a_micro_batch_that_does_not_end_is_found_before_it_ends() -> None:

@@ -83,6 +83,7 @@ class Workload:
             other_rows=max(0.0, longest.rows - longest.most_rows) / others if longest.tasks > 1 else 0.0,
             task_ms=sum(stage.task_ms for stage in stages),
             python_ms=_python_ms(execution),
+            uneven_ms=sum(stage.longest_ms - stage.task_ms / max(stage.tasks, 1) for stage in stages),
         )
 
     def _stages(self, run_id: str, batch_id: int) -> list[Stage]:
