@@ -125,7 +125,7 @@ async def test_flinks_command_line_lists_jobs_and_takes_savepoints_and_checkpoin
     assert (disposed.code, "disposed" in disposed.out) == (0, True), disposed.said
     assert not list((tmp_path / "savepoints").glob("*/_metadata"))
 
-    for options in ((), ("-full",), ("-incremental",)):
+    for options in ((), ("-full",)):
         done = await line.flink("checkpoint", *options, job_id)
         assert done.code == 0, done.said
         assert "completed" in done.out, done.said
