@@ -21,6 +21,8 @@ from tests.servers.install import HOME
 FLINK_DIST = HOME / "flink-2.3.0" / "pyflink" / "lib" / "flink-dist-2.3.0.jar"
 _FOLDER = "web/"
 SETTLING = 700.0  # milliseconds in which a page asks for more once it has the first answers
+# Flink's own: the graph of the page that was left is gone while d3 still moves it. Seen on a slow machine.
+_OF_A_GRAPH_THAT_IS_GONE = "Failed to read the 'value' property from 'SVGLength'"
 _NOT_PASSED_ON = frozenset({"host", "origin", "connection", "transfer-encoding", "content-length", "content-encoding"})
 
 
@@ -77,7 +79,8 @@ async def complaints_of(page: Page, paths: Sequence[str]) -> list[str]:
         before = len(complaints.found)
         shown = await opened(page, path)
         assert "Flink" in shown, path
-        found += [f"{path}: {complaint[:1000]}" for complaint in complaints.found[before:]]
+        new = complaints.found[before:]
+        found += [f"{path}: {complaint[:1000]}" for complaint in new if _OF_A_GRAPH_THAT_IS_GONE not in complaint]
     return found
 
 
