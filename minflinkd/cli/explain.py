@@ -28,7 +28,7 @@ def explain(connection: Connection, file: JobFile, params: tuple[str, ...], plan
 
     FILE is a path or a URL, as for `minflinkd run`. A task is one Spark query. Between two tasks is an exchange: an
     ordered log of rows. State and Spark's physical plan come from a session of the daemon, as in `run --dry-run`;
-    nothing is started. Without a daemon the rest is shown, and said what is missing.
+    nothing is started. Without a daemon, the rest is shown, and what is missing is said.
 
     \b
     Exit codes: 0; 2 the job has faults, each with its line, or FILE cannot be read.
@@ -53,7 +53,7 @@ def explain(connection: Connection, file: JobFile, params: tuple[str, ...], plan
             document = (await read_job(file)).with_params(values)
             async with with_artifacts(document, connection.tell) as complete:
                 graph = complete.job()
-                missing, told = "" if plan else "it was not asked for (--no-plan)", {}
+                missing, told = "" if plan else "they were not asked for (--no-plan)", {}
                 if plan:
                     try:
                         told = await _asked(client, complete)
