@@ -156,7 +156,7 @@ def _print_state(found: s.VertexState) -> None:
     _print_checkpoint(found.checkpoint, f", task {found.task_id}, read in {duration(found.duration)}")
     _print_stores(found.stores)
     if found.result is not None:
-        values = [[_text(value) for value in json.loads(row)] for row in found.result.rows]
+        values = [[_text(value) for value in json.loads(bytes(row))] for row in found.result.rows]
         print_table(list(found.result.columns), values, empty="No rows.")
     elif found.store is not None:
         click.echo(f"\nRows of {found.store}:" if found.rows else f"\nNo rows of {found.store}.")

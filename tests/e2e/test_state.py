@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from minflinkd.rest.error_form import CODE
 from tests.cluster import Cluster, write_job
 from tests.e2e.command import minflinkd
 
@@ -107,12 +108,14 @@ async def test_state_is_shown_from_checkpoints_and_savepoints(cluster: Cluster, 
     code, out, _ = await minflinkd(cluster, "state", name, "--since", savepoint)
     assert code == 0
     assert "2 -> 3" in out
+    code, out, _ = await minflinkd(cluster, "state", name, "--sql", query)
+    assert (code, [line.split() for line in out.splitlines()[-3:]]) == (0, [["UA", "90"], ["AA", "6"], ["DL", "2"]])
 
     for arguments, code, wanted in [
         (("--sql", "SELECT * FROM text.`/etc/passwd`"), 2, "reads text./etc/passwd"),
         (("nothing",), 4, "no task 'nothing'"),
         (("--checkpoint", "999"), 4, "no checkpoint 999"),
-        (("--checkpoint", str(tmp_path)), 4, "there is no"),
+        (("--checkpoint", str(tmp_path)), 4, "There is no file:"),
         (("--store", "7"), 4, "no store"),
     ]:
         got, _, err = await minflinkd(cluster, "state", name, *arguments)
@@ -120,7 +123,7 @@ async def test_state_is_shown_from_checkpoints_and_savepoints(cluster: Cluster, 
     async with aiohttp.ClientSession(headers=cluster.headers) as http:
         url = f"{cluster.client.url}/jobs/{job_id}/vertices/flights/state"
         async with http.get(url, params={"sql": "SELECT reflect('java.lang.System', 'exit', 1) FROM state"}) as refused:
-            assert (refused.status, (await refused.json())["code"]) == (400, "state-query-refused")
+            assert (refused.status, refused.headers[CODE]) == (400, "state-query-refused")
         async with http.get(f"{cluster.client.url}/jobs/{job_id}/state") as tasks:
             (task,) = (await tasks.json())["tasks"]
             assert (task["task-id"], task["operators"][0]["vertex"]) == ("flights", "totals")
