@@ -27,6 +27,7 @@ from minflinkd.rest.checkpoints import CheckpointRoutes
 from minflinkd.rest.cluster import About, ClusterRoutes
 from minflinkd.rest.declared import declare
 from minflinkd.rest.diagnosis import DiagnosisRoutes
+from minflinkd.rest.documents import DocumentRoutes
 from minflinkd.rest.ended_logs import EndedLogs
 from minflinkd.rest.ending import Ending
 from minflinkd.rest.error_form import error_response
@@ -168,6 +169,7 @@ class RestServer(Component):
         subjects = (
             ClusterRoutes(backend, about),
             SubmissionRoutes(backend, limits=limits, ids=ids),
+            DocumentRoutes(backend, limits=limits),
             QuotaRoutes(backend),
             JobRoutes(backend),
             VertexRoutes(backend),

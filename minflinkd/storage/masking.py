@@ -69,6 +69,12 @@ def masked(values: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(_without_secrets(key, value, Mask())) for key, value in values.items()}
 
 
+def without_secrets(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document of plain values without what looks like a secret in it; the rest keeps its type."""
+    mask = Mask()
+    return {key: _without_secrets(key, value, mask) for key, value in document.items()}
+
+
 def _without_secrets(key: str, value: Any, mask: Mask) -> Any:
     if is_sensitive(key):
         return MASK

@@ -33,13 +33,13 @@ export function returnToPlace() {
   }
 }
 
-async function send(path, options) {
+async function send(path, { headers, timeout, ...options }) {
   let response;
   try {
     response = await fetch(path.replace(/^\//, ""), {
       // The code and the hint of an error come to those who ask for them; Flink's clients would stumble over them.
-      headers: { Accept: "application/json, application/vnd.minflinkd+json", ...options.headers },
-      signal: AbortSignal.timeout(options.timeout ?? 30000),
+      headers: { Accept: "application/json, application/vnd.minflinkd+json", ...headers },
+      signal: AbortSignal.timeout(timeout ?? 30000),
       ...options,
     });
   } catch (error) {
@@ -56,9 +56,9 @@ async function send(path, options) {
 
 export const get = async (path, options = {}) => (await send(path, options)).json();
 
-/** Ask for a change. The body is sent as JSON. */
-export async function change(method, path, body) {
-  const options = { method };
+/** Ask for a change. The body is sent as JSON. `timeout`: milliseconds, if it may take long. */
+export async function change(method, path, body, timeout) {
+  const options = { method, timeout };
   if (body !== undefined) Object.assign(options, { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
   const response = await send(path, options);
   return response.status === 204 ? null : response.json().catch(() => null);

@@ -4,6 +4,7 @@ import { useNow } from "./clock.js";
 import { age, millis, plural, time } from "./format.js";
 import { html } from "./html.js";
 import { followed } from "./job.js";
+import { JobActions } from "./jobactions.js";
 import { useKey } from "./keys.js";
 import { Notices } from "./notices.js";
 import { JOB_TABS } from "./pages.js";
@@ -18,7 +19,7 @@ export function JobFrame({ jid, tab, children }) {
   const now = useNow();
   useKey("u", "Up to the overview", () => go("#/"));
   if (known.jid === jid && known.missing && !known.job) {
-    return html`<${Head} title="No such job" trail=${html`<a href="#/">Overview</a>`} /><${Empty}>${known.missing.message}</${Empty}>`;
+    return html`<${Head} title=${known.missing.status === 403 ? "This job is not shown to you" : "No such job"} trail=${html`<a href="#/">Overview</a>`} /><${Empty}>${known.missing.message}</${Empty}>`;
   }
   if (known.jid !== jid || !known.job) return html`<${Head} title="Job" trail=${html`<a href="#/">Overview</a>`} /><${Empty}>Asking the daemon …</${Empty}>`;
   const { job } = known;
@@ -29,7 +30,7 @@ export function JobFrame({ jid, tab, children }) {
     ${extras.owner && html`<span>by ${extras.owner}</span>`}
     <span>${plural(extras.restarts, "restart")}</span>
     <span class="row"><span class="mono">${jid}</span><${Copy} text=${jid} label="Copy id" /></span>`;
-  return html`<${Head} title=${job.name} trail=${html`<a href="#/">Overview</a> / jobs`} beside=${html`<${State} state=${job.state} chip=${true} />`} about=${about} />
+  return html`<${Head} title=${job.name} trail=${html`<a href="#/">Overview</a> / jobs`} beside=${html`<${State} state=${job.state} chip=${true} />`} about=${about} actions=${html`<${JobActions} job=${job} />`} />
     <${Tabs} label=${`Pages of ${job.name}`} tabs=${JOB_TABS.map(([name, part]) => [name, part ? to("jobs", jid, part) : to("jobs", jid), part === tab])} />
     <div class="stack">
       <${Notices} notices=${noticesOf(known, now)} now=${now} />

@@ -1,14 +1,23 @@
 // The pages: where each is, and what shows it. A page of its own is added here, and in `views/`.
+import { BlobsPage } from "../views/blobs.js";
 import { CheckpointPage, CheckpointsPage } from "../views/checkpoints.js";
+import { DaemonPage } from "../views/daemon.js";
 import { JobPage } from "../views/job.js";
 import { OverviewPage } from "../views/overview.js";
+import { PlanPage } from "../views/plan.js";
+import { StoragePage } from "../views/storage.js";
+import { SubmitPage } from "../views/submit.js";
 import { TaskManagerPage, TaskManagersPage } from "../views/taskmanagers.js";
 import { TimelinePage } from "../views/timeline.js";
+import { NewVersionPage } from "../views/version.js";
 
 /** Entries of the bar at the top: [name, address, key]. */
 export const SECTIONS = [
   ["Overview", "#/", "g o"],
   ["TaskManagers", "#/taskmanagers", "g t"],
+  ["Storage", "#/storage", "g s"],
+  ["Blobs", "#/blobs", "g b"],
+  ["Daemon", "#/daemon", "g d"],
 ];
 
 /** Tabs of a job: [name, the part of the address after the job's id]. */
@@ -16,6 +25,7 @@ export const JOB_TABS = [
   ["Job", ""],
   ["Checkpoints", "checkpoints"],
   ["Timeline", "timeline"],
+  ["Plan", "plan"],
 ];
 
 /** [the parts of the address, the page, `job` if it follows one job]: a part that begins with : has any value. */
@@ -25,6 +35,12 @@ const PAGES = [
   [["jobs", ":jid", "checkpoints"], CheckpointsPage, "job"],
   [["jobs", ":jid", "checkpoints", ":id"], CheckpointPage, "job"],
   [["jobs", ":jid", "timeline"], TimelinePage, "job"],
+  [["jobs", ":jid", "plan"], PlanPage, "job"],
+  [["jobs", ":jid", "new-version"], NewVersionPage, "job"],
+  [["submit"], SubmitPage],
+  [["storage"], StoragePage],
+  [["blobs"], BlobsPage],
+  [["daemon"], DaemonPage],
   [["taskmanagers"], TaskManagersPage],
   [["taskmanagers", ":id"], TaskManagerPage],
   [["taskmanagers", ":id", "logs", ":log"], TaskManagerPage],

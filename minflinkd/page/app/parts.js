@@ -101,7 +101,8 @@ export function Dialog({ title, onClose, children, className = "" }) {
   useEffect(() => {
     const before = document.activeElement;
     dialog.current.showModal();
-    return () => before?.focus?.();
+    // After the dialog has gone: until then, nothing else can have the focus.
+    return () => queueMicrotask(() => (before?.isConnected ? before : document.getElementById("main"))?.focus?.());
   }, []);
   const outside = (event) => event.target === dialog.current && onClose();
   return html`<dialog ref=${dialog} class=${className} aria-label=${title} onClose=${onClose} onClick=${outside}>${children}</dialog>`;

@@ -21,7 +21,7 @@ export class Stream {
 
   /**
    * `handlers`: by the name of an event. `opened` is called when a stream begins that does not go on from another one.
-   * An EventSource does not say why it was refused. So `probe.path` is asked then: 404 is told to `probe.gone`.
+   * An EventSource does not say why it was refused. So `probe.path` is asked then: 403 and 404 are told to `probe.gone`.
    */
   constructor(path, handlers, opened = () => {}, probe = { path: "whoami", gone: () => {} }) {
     this.path = path;
@@ -98,12 +98,12 @@ export class Stream {
     const asked = await fetch(this.probe.path.replace(/^\//, "")).catch(() => null);
     if (this.#closed) return;
     if (asked?.status === 401) logInAgain();
-    if (asked?.status === 404) {
+    if (asked?.status === 404 || asked?.status === 403) {
       const body = await asked.json().catch(() => null);
       if (this.#closed) return;
       this.close();
       connection.set({ state: "live", since: now() });
-      this.probe.gone(new ApiError(404, body));
+      this.probe.gone(new ApiError(asked.status, body));
     }
   }
 

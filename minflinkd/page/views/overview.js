@@ -1,4 +1,5 @@
 // The overview: what needs attention first, the jobs, and who holds the slots.
+import { may } from "../app/allowed.js";
 import { attention } from "../app/attention.js";
 import { useNow } from "../app/clock.js";
 import { cluster, colourOf, hasEnded, heardFrom, nameOf } from "../app/cluster.js";
@@ -19,7 +20,8 @@ export function OverviewPage() {
   const now = useNow();
   if (!known.known) return html`<${Head} title="Overview" /><${Empty}>Asking the daemon …</${Empty}>`;
   const notices = attention({ ...known, heardAt: heardFrom(known, now) }, now);
-  return html`<${Head} title="Overview" about=${html`<${Standing} overview=${known.overview} now=${now} />`} />
+  const submit = may(known.who, "submit") && html`<a class="button" href=${to("submit")}>Submit a job</a>`;
+  return html`<${Head} title="Overview" about=${html`<${Standing} overview=${known.overview} now=${now} />`} actions=${submit} />
     <div class="stack">
       <${Notices} notices=${notices} now=${now} calm=${calmly(known)} />
       <div class="columns with-side">

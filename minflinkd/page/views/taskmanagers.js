@@ -6,6 +6,7 @@ import { age, ago, bytes, plural, seconds, short, time, whole } from "../app/for
 import { classes, html, useState } from "../app/html.js";
 import { useKey } from "../app/keys.js";
 import { LogView } from "../app/logs.js";
+import { DrainButton } from "../app/drain.js";
 import { Notices } from "../app/notices.js";
 import { Empty, Fault, Figures, Head, Panel, Phases, PhaseLegend, phaseColour, useAnswer } from "../app/parts.js";
 import { go, to } from "../app/router.js";
@@ -87,7 +88,7 @@ export function TaskManagerPage({ id, log, query }) {
   const logs = value?.logs ?? [];
   const shown = log ?? query.log ?? logs.find((one) => one.name.startsWith("taskmanager"))?.name ?? logs[0]?.name;
   return html`<${Head} title=${id} trail=${html`<a href=${to("taskmanagers")}>TaskManagers</a>`} beside=${manager && html`<${State} chip=${true} state=${sessionState(manager.minflinkd)}>${manager.minflinkd.session}</${State}>`}
-      about=${manager && html`<${About} manager=${manager} now=${now} />`} />
+      about=${manager && html`<${About} manager=${manager} now=${now} />`} actions=${html`<${DrainButton} manager=${manager} />`} />
     <div class="stack">
       <${Notices} notices=${notices} now=${now} />
       ${known.known && !manager && html`<${Panel}><${Empty}>This TaskManager is not registered any more. Its logs stay as long as it is one of the last 20 that have ended.</${Empty}></${Panel}>`}

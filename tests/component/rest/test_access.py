@@ -76,6 +76,7 @@ MORE = {
     "GET /jobs/{jobid}/vertices/{vertexid}/state": "operate",
     "GET /jobs/{jobid}/vertices/{vertexid}/state/growth": "operate",
     "POST /jobs": "submit",
+    "POST /jobs/text": "submit",
     "POST /jobs/{jobid}/hot-restart": "submit",
     "POST /taskmanagers/{taskmanagerid}/drain": "admin",
     "DELETE /taskmanagers/{taskmanagerid}/drain": "admin",

@@ -1,0 +1,56 @@
+"""Job files: what runs, and what a text says that may run next."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from minflinkd.rest.schemas.answer import Answer, Fault
+
+
+class Cut(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """An exchange: an edge at which a task ends and another one begins."""
+
+    upstream: str
+    downstream: str
+    why: str
+
+
+class ChainedTask(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """Vertices that run as one Spark query."""
+
+    id: str
+    name: str
+    vertices: tuple[str, ...]
+    parallelism: int
+    slot_sharing_group: str
+
+
+class JobGraphInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """`document` is a job file. What looks like a secret is `******` in it, and `hidden` is true then."""
+
+    jid: str
+    document: dict[str, Any]
+    hidden: bool
+    tasks: tuple[ChainedTask, ...]
+    cuts: tuple[Cut, ...]
+    slots: dict[str, int]  # that each slot sharing group wants
+
+
+class JobText(Answer, frozen=True, kw_only=True):
+    text: Annotated[str, Meta(max_length=262_144, description="a job file, 262,144 characters at most")]
+    syntax: Annotated[Literal["yaml", "json"], Meta(description="yaml or json")] = msgspec.field(
+        name="format", default="yaml"
+    )
+
+
+class ReadJob(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """What a job file says. `normal` is the same in the form in which jobs are stored; null if it has faults."""
+
+    document: Any
+    name: str
+    lines: dict[str, int]  # by path; the first is 1
+    normal: dict[str, Any] | None
+    faults: tuple[Fault, ...]
