@@ -50,7 +50,7 @@ class SubmissionRoutes:
     async def submit(self, request: web.Request) -> web.Response:
         """Answer 202 with the job's id; with `?dry-run` 200, storing nothing. With `?jobId=` it may be repeated."""
         dry_run = _DRY_RUN.of(request)
-        explain = _EXPLAIN.of(request) and dry_run
+        explain = _EXPLAIN.of(request) and dry_run  # a wrong value is refused in any case
         job_id = _GIVEN_ID.of(request) or self._ids.job()
         request[JOB] = job_id
         document = await JOB_DOCUMENT.text(request, self._limits)
