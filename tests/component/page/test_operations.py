@@ -253,6 +253,10 @@ async def test_the_dialog_outlives_the_task_manager_that_is_drained(page: Opened
     dialog = await ask(page, "Drain")
     await press(dialog, "Drain it")
     await expect(dialog).to_contain_text("has ended. Its jobs run elsewhere.")
+    await expect(page.page.get_by_text("is not registered any more")).to_be_visible()
+    await press(dialog, "Close")
+    await expect(dialog).to_have_count(0)
+    assert await page.page.evaluate("document.activeElement.id") == "main"  # its button is gone
     forget_complaints(page)
 
 
