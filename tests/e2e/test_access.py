@@ -72,7 +72,7 @@ async def test_a_token_is_made_used_and_revoked(cluster: Cluster, tmp_path: Path
     assert code == 0, err
     await reread(cluster)
     code, _, err = await minflinkd(cluster, "list", "--token-file", str(file))
-    assert (code, "the token is not valid here" in err) == (2, True), err
+    assert (code, "The token is not valid here" in err) == (2, True), err
     assert token.strip() not in cluster.log
 
 
