@@ -48,7 +48,7 @@ async def test_a_job_that_is_being_analysed_is_refused_and_nothing_tells_of_a_bu
         cluster.process.send_signal(signal.SIGTERM)
         code, out, err = await submission
         assert (code, out) == (ExitCode.UNREACHABLE, "")
-        assert "the daemon is shutting down" in err
+        assert "The daemon is shutting down" in err
         assert "Traceback" not in err
         assert await asyncio.wait_for(cluster.process.wait(), 120) == 0
         assert "Traceback" not in cluster.log

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from minflinkd.rpc.messages import Done
@@ -38,7 +39,8 @@ class Linking:
 
 
 async def child_of(task: Linking) -> SessionChild:
-    child = SessionChild(cast(Any, None), tell=lambda _: None)
+    unused = SimpleNamespace(session=SimpleNamespace(config=SimpleNamespace(stepped=False)))
+    child = SessionChild(cast(Any, unused), tell=lambda _: None)
     started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     started.set_result((task, p.TaskRunning(phases={})))
     child._attempts[ATTEMPT] = _Attempt(cast(Any, None), Ending(), started)
