@@ -2,7 +2,7 @@
 
 Spark keeps the times of stages and tasks for its web page, also if there is none, and the times of Python functions in
 the metrics of the executed plan. To read them takes some dozens of calls to the JVM. So only micro-batches that are
-slow are looked at, and so seldom that the looking takes a hundredth of the time at most.
+slow are looked at, and as a rule so seldom that the looking takes a hundredth of the time.
 
 A task that is behind has begun its next micro-batch by then. So the plan is kept when a micro-batch finishes, and the
 jobs of another one are passed over: their first stage may have ended while those that matter still run.
@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 SLOW_MS = 500.0  # quicker micro-batches limit nobody
 PAUSE = 5.0  # seconds between two looks, at least
 SHARE = 100  # times what the last look took is the pause after it
+LONGEST_PAUSE = 30.0  # seconds: on a busy machine a look takes long, and just there somebody wants to know why
+WORTH = 0.05  # of the micro-batch: of shorter stages nobody needs to know which partition took longest
 JOBS = 12  # of a micro-batch that are looked at: a sink may need several
 STAGES = 8
 NODES = 200  # of a plan
@@ -64,11 +66,11 @@ class Workload:
         except Exception:  # a diagnosis must not harm the query
             log.warning("the work of a micro-batch cannot be read", batch=batch_id, exc_info=True)
         now = self._clock()
-        self._next = now + max(PAUSE, SHARE * (now - began))
+        self._next = now + min(max(PAUSE, SHARE * (now - began)), LONGEST_PAUSE)
         return work
 
     def _measure(self, run: SparkRun, batch_id: int, batch_ms: float, execution: Any) -> BatchWork | None:
-        stages = self._stages(run.id, batch_id)
+        stages = self._stages(run.id, batch_id, WORTH * batch_ms)
         if not stages:
             return None
         longest = slowest(stages)
@@ -86,7 +88,7 @@ class Workload:
             uneven_ms=sum(stage.longest_ms - stage.task_ms / max(stage.tasks, 1) for stage in stages),
         )
 
-    def _stages(self, run_id: str, batch_id: int) -> list[Stage]:
+    def _stages(self, run_id: str, batch_id: int, worth_ms: float) -> list[Stage]:
         """Return the stages of a micro-batch's jobs. A job group has the query's run id."""
         context: Any = self._context()
         store = context._jsc.sc().statusStore()
@@ -101,21 +103,24 @@ class Workload:
             jobs += 1
             ids = job.stageIds()
             for i in range(min(int(ids.length()), STAGES)):
-                stage = store.lastStageAttempt(int(ids.apply(i)))
-                if str(stage.status()) == "COMPLETE":  # others were skipped
-                    found.append(self._stage(store, stage))
+                with suppress(Py4JError):  # Spark forgets stages, and first those that it skipped
+                    stage = store.lastStageAttempt(int(ids.apply(i)))
+                    if str(stage.status()) == "COMPLETE":
+                        found.append(self._stage(store, stage, worth_ms))
         return found
 
-    def _stage(self, store: Any, stage: Any) -> Stage:
+    def _stage(self, store: Any, stage: Any, worth_ms: float) -> Stage:
         """Read the times of a stage. The quantile 1.0 of its tasks is the slowest of them."""
+        task_ms, tasks = float(stage.executorRunTime()), int(stage.numTasks())
+        rows = float(stage.shuffleReadRecords()) + float(stage.inputRecords())
+        if tasks <= 1 or task_ms < worth_ms:
+            return Stage(tasks, task_ms, task_ms / max(tasks, 1), rows, int(rows / max(tasks, 1)))
         gateway: Any = self._context()._gateway
         quantiles = gateway.new_array(gateway.jvm.double, 1)
         quantiles[0] = 1.0
-        task_ms, tasks = float(stage.executorRunTime()), int(stage.numTasks())
-        rows = float(stage.shuffleReadRecords()) + float(stage.inputRecords())
-        longest_ms, most_rows = task_ms if tasks == 1 else 0.0, rows if tasks == 1 else 0.0
-        summary = store.taskSummary(int(stage.stageId()), int(stage.attemptId()), quantiles) if tasks > 1 else None
-        if summary is not None and summary.isDefined():
+        longest_ms, most_rows = task_ms / tasks, rows / tasks
+        summary = store.taskSummary(int(stage.stageId()), int(stage.attemptId()), quantiles)
+        if summary.isDefined():
             told = summary.get()
             longest_ms = float(told.executorRunTime().apply(0))
             most_rows = float(told.shuffleReadMetrics().readRecords().apply(0))

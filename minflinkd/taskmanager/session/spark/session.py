@@ -156,8 +156,8 @@ def settings(config: SessionConfig, classes: Path | None = None, options: Sequen
         # A driver that lives for months must not keep the history of past queries.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.ui.retainedJobs": "20",
-        "spark.ui.retainedStages": "20",
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "100",
         "spark.ui.retainedTasks": "200",
         "spark.ui.retainedDeadExecutors": "5",
         "spark.sql.ui.retainedExecutions": "20",
