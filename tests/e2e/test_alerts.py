@@ -6,10 +6,12 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from minflinkd.cli.job_files import JobFile
 from tests.cluster import Cluster, running_cluster, write_job
 from tests.component.monitoring.test_grafana import answers
 from tests.component.monitoring.test_rules import RULES
@@ -67,6 +69,19 @@ async def fires(server: Prometheus, name: str, **labels: str) -> None:
         raise AssertionError(f"{error}; instead of it: {await server.firing()}") from error
 
 
+def sound_job(base: Path) -> JobFile:
+    """Write a job of which every query of the dashboard has figures: it has a watermark, too."""
+    rate = {"format": "rate", "options": {"rowsPerSecond": 50}}
+    vertices = {
+        "numbers": {"source": rate, "watermark": {"column": "timestamp", "delay": "1 second"}},
+        "values": {"inputs": ["numbers"], "sql": "SELECT value, timestamp FROM numbers"},
+        "out": {"inputs": ["values"], "sink": {"format": "parquet", "path": str(base / "sound")}},
+    }
+    document: dict[str, Any] = {"name": "sound", "parallelism": 1, "trigger-interval": "200 ms", "vertices": vertices}
+    document["checkpointing"] = {"interval": "500 ms", "tolerable-failed-checkpoints": 1000}
+    return write_job(base / "sound.yaml", document)
+
+
 async def poisoned(cluster: Cluster, base: Path) -> str:
     (base / "poison.py").write_text(POISON)
     numbers = {"source": {"format": "rate", "options": {"rowsPerSecond": 100}}}
@@ -93,7 +108,7 @@ async def test_alerts_fire_by_their_causes_and_the_run_is_told_as_lineage(tmp_pa
     }
     async with running_cluster(tmp_path / "cluster", environ=with_entry_point(disk), **settings) as cluster:
         await cluster.await_ready(1)
-        job_id = await cluster.submit(counting_job(tmp_path, "sound", **{"tolerable-failed-checkpoints": 1000}))
+        job_id = await cluster.submit(sound_job(tmp_path))
         await cluster.await_checkpoints(job_id, 3)
         target = cluster.url.removeprefix("http://")
         rules = impatient(tmp_path / "rules.yml")
