@@ -8,6 +8,7 @@ from minflinkd.diagnosis.facts import JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity
 from minflinkd.diagnosis.words import SECOND, line, span
 from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.messages import SessionPhase
 
 UNHEARD = 15 * SECOND  # heartbeats come every few seconds
 _WAITING = frozenset({JobStatus.CREATED, JobStatus.RESTARTING, JobStatus.INITIALIZING, JobStatus.RECONCILING})
@@ -23,17 +24,21 @@ def too_few(facts: JobFacts) -> Iterator[Finding]:
     if not details.waiting or details.status not in _WAITING:
         return
     slots = facts.resources
+    starting = [info for info in facts.task_managers if info.report.session is SessionPhase.STARTING]
+    coming = bool(starting) or (slots is not None and bool(slots.starting))
     have = f"; {slots.slots_free} of {slots.slots_total} slots of the cluster are free" if slots is not None else ""
+    if coming:  # the cluster counts their slots as free, and nobody can have them yet
+        have = ""
     since = details.timestamps.get(details.status.value) or None
     yield _of(
         facts,
         code="too-few-slots",
-        severity=Severity.CRITICAL,
-        title="Too few slots",
+        severity=Severity.WARNING if coming else Severity.CRITICAL,
+        title="A TaskManager is not ready yet" if coming else "Too few slots",
         sentence=f"The job is {details.status} and waits for slots: {line('; '.join(details.waiting))}{have}",
-        figure="" if slots is None else f"{slots.slots_free} of {slots.slots_total} free",
+        figure="" if slots is None or coming else f"{slots.slots_free} of {slots.slots_total} free",
         since_ms=since,
-        do=_DO,
+        do=f"wait for the TaskManager that starts. If that is not enough: {_DO}" if coming else _DO,
         weight=3.0,
     )
 

@@ -41,5 +41,8 @@ def share(part: float, whole: float) -> str:
 
 
 def line(text: str) -> str:
-    """Return the first line of a text of a user, shortened."""
-    return in_a_line(text)
+    """Return the first line of a text of a user or of a process that has ended, shortened.
+
+    The end of a process's log would follow, and is not shown.
+    """
+    return in_a_line(text).removesuffix("; its log ends:")

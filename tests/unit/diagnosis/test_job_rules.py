@@ -15,9 +15,10 @@ from minflinkd.checkpoint.statistics import Calls, CheckpointStatus
 from minflinkd.diagnosis.facts import History, JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity
 from minflinkd.diagnosis.job import RULES, diagnose, summary
+from minflinkd.diagnosis.words import line
 from minflinkd.jobgraph.model import Input, JobGraph, Source, Vertex
 from minflinkd.rpc.jobs import JobStatus, RepeatedFailures
-from minflinkd.rpc.messages import BatchWork, TaskManagerLoss
+from minflinkd.rpc.messages import BatchWork, SessionPhase, TaskManagerLoss
 from minflinkd.runtime.errors import ErrorInfo, Kind
 from minflinkd.runtime.ids import ResourceId, TaskId, VertexId
 from tests.unit.diagnosis.facts import (
@@ -429,6 +430,21 @@ def test_a_job_without_slots_says_what_there_is() -> None:
     found = only(facts(job, resources=resources(slots_free=1)))
     assert (found.code, found.severity, found.figure) == ("too-few-slots", Severity.CRITICAL, "1 of 4 free")
     assert "4 slots of one TaskManager are needed; 1 of 4 slots of the cluster are free" in found.sentence
+
+
+def test_a_job_that_waits_for_a_taskmanager_that_starts_is_not_told_to_get_more() -> None:
+    """Its slots are counted as free, and cannot be had before its session is ready."""
+    job = details(status=JobStatus.RESTARTING, waiting=("waiting for 1 TaskManager to become ready",))
+    ready = task_manager()
+    starting = replace(ready, report=replace(ready.report, session=SessionPhase.STARTING))
+    [found] = (each for each in diagnose(facts(job, task_managers=(starting,))) if each.code == "too-few-slots")
+    assert (found.severity, found.title) == (Severity.WARNING, "A TaskManager is not ready yet")
+    assert found.sentence.endswith("waiting for 1 TaskManager to become ready")
+    assert found.do.startswith("wait for the TaskManager that starts")
+
+
+def test_the_log_of_a_process_is_not_announced_where_it_is_not_shown() -> None:
+    assert line("its process was killed by SIGKILL; its log ends:\nready") == "its process was killed by SIGKILL"
 
 
 def test_a_task_with_fewer_slots_than_it_wants_says_so() -> None:
