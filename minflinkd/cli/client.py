@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ATTEMPTS = 4
+_LOG_OFFSET = "X-Log-Offset"  # header: the position of a part of a log in the whole log
 POLL = 0.1  # seconds between two checks of a triggered operation
 SWEEP_TIMEOUT = 600.0  # seconds; all checkpoints are listed
 SUBMIT_TIMEOUT = 300.0  # seconds; Spark analyses the job first, perhaps on a TaskManager that has yet to start
@@ -221,14 +222,25 @@ class Client:
         return await self.get(f"{_whose(resource_id)}/logs", Logs)
 
     async def read_log(
-        self, resource_id: str | None, name: str, *, offset: int = 0, length: int | None = None
+        self,
+        resource_id: str | None,
+        name: str,
+        *,
+        offset: int = 0,
+        length: int | None = None,
+        begins: Callable[[int], None] | None = None,
     ) -> AsyncIterator[bytes]:
-        """Yield a part of a log as it arrives. A negative offset counts from the end."""
+        """Yield a part of a log as it arrives. A negative offset counts from the end.
+
+        `begins` is told at which offset the part begins: what was there before may not be kept any more.
+        """
         query = {"offset": str(offset)} | ({} if length is None else {"length": str(length)})
         path = f"{_whose(resource_id)}/logs/{name}"
         async with self._endpoint.ask("GET", path, query=query, until=self._until()) as response:
             if response.status >= 400:
                 raise endpoint.refusal(response.status, await response.read())
+            if begins is not None and (first := response.headers.get(_LOG_OFFSET, "")).isdigit():
+                begins(int(first))
             async for piece in response.content.iter_any():
                 yield piece
 

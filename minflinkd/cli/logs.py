@@ -179,14 +179,19 @@ async def _print(client: Client, whose: str | None, file: Log, selected: Lines) 
     name, tail, pattern = file.name, selected.tail, selected.pattern
     # With a pattern, the last lines that have it may be anywhere.
     offset = 0 if tail is None or pattern is not None else max(0, file.size - tail * _LINE)
+
+    def begins(first: int) -> None:
+        nonlocal offset
+        offset = max(offset, first)  # the daemon keeps the end of its log only
+
     if tail is not None:
-        data = b"".join([piece async for piece in client.read_log(whose, name, offset=offset)])
+        data = b"".join([piece async for piece in client.read_log(whose, name, offset=offset, begins=begins)])
         offset += len(data)
         lines = [line for line in data.splitlines(keepends=True) if selected.wants(line)]
         _write(b"".join(lines[-tail:]) if tail else b"")
     rest = b""  # an incomplete last line, kept back if there is a pattern
     while True:
-        async for piece in client.read_log(whose, name, offset=offset):
+        async for piece in client.read_log(whose, name, offset=offset, begins=begins):
             offset += len(piece)
             if pattern is None:
                 _write(piece)

@@ -29,6 +29,7 @@ from minflinkd.rest.schemas import (
 )
 from minflinkd.rpc.jobs import JobOverview, JobStatus
 from minflinkd.rpc.messages import ResourceOverview
+from minflinkd.runtime.log_tail import Kept
 from minflinkd.runtime.secrets import MASK, is_sensitive
 
 FLINK_VERSION = "2.3.0"  # the version whose REST API the endpoint implements
@@ -44,7 +45,7 @@ class About:
     blob_url: Callable[[], str]
     standing: Standings = Standing
     directories: tuple[Path, ...] = ()  # that the daemon writes to
-    log_tail: Callable[[], str] | None = None  # the last lines of its log; None: nobody keeps them
+    log_tail: Callable[[], Kept] | None = None  # the last lines of its log; None: nobody keeps them
 
 
 class ClusterRoutes:

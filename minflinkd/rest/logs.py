@@ -28,8 +28,8 @@ SIZE_HEADER = "X-Log-Size"  # current size of the whole file, so that a reader c
 OFFSET_HEADER = "X-Log-Offset"  # position of the answer's first byte in the file
 
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
-_OFFSET = InQuery("offset", "The first byte; a negative one counts from the end", whole(least=-MOST), 0)
-_LENGTH = InQuery[int | None]("length", "How many bytes, at most; without it, all that follow", whole(), None)
+OFFSET = InQuery("offset", "The first byte; a negative one counts from the end", whole(least=-MOST), 0)
+LENGTH = InQuery[int | None]("length", "How many bytes, at most; without it, all that follow", whole(), None)
 _TEXT = dict.fromkeys(
     (200, 206),
     Text("text/plain", {SIZE_HEADER: "Bytes of the whole file", OFFSET_HEADER: "Where in it the answer begins"}),
@@ -73,7 +73,7 @@ class LogRoutes:
                 Role.VIEW,
                 "One log file, or the part that offset and length, or a Range, select",
                 _TEXT,
-                query=(_OFFSET, _LENGTH),
+                query=(OFFSET, LENGTH),
                 errors=(416,),
             ),
             route.get(
@@ -82,7 +82,7 @@ class LogRoutes:
                 Role.VIEW,
                 "The supervisor's log, or the part that offset and length, or a Range, select",
                 _TEXT,
-                query=(_OFFSET, _LENGTH),
+                query=(OFFSET, LENGTH),
                 errors=(416,),
             ),
             route.get(
@@ -91,7 +91,7 @@ class LogRoutes:
                 Role.VIEW,
                 "What the TaskManager has printed, or the part that offset and length, or a Range, select",
                 _TEXT,
-                query=(_OFFSET, _LENGTH),
+                query=(OFFSET, LENGTH),
                 errors=(416,),
             ),
         ]
@@ -193,8 +193,8 @@ def _head(wanted: Slice, first: int, end: int, size: int) -> web.StreamResponse:
 
 def wanted_slice(request: web.Request) -> Slice:
     """Parse `?offset=&length=`, or a Range header with one range. Raises InvalidRequest, RangeNotSatisfiable."""
-    if _OFFSET.is_in(request) or _LENGTH.is_in(request):
-        return Slice(_OFFSET.of(request), _LENGTH.of(request))
+    if OFFSET.is_in(request) or LENGTH.is_in(request):
+        return Slice(OFFSET.of(request), LENGTH.of(request))
     header = request.headers.get(hdrs.RANGE)
     match = _RANGE.fullmatch(header.replace(" ", "")) if header is not None else None
     if match is None:  # several ranges, or another unit: answering the whole file is correct

@@ -10,7 +10,7 @@ from typing import TextIO, cast
 
 import structlog
 
-from minflinkd.runtime.log_tail import LogTail
+from minflinkd.runtime.log_tail import Kept, LogTail
 
 
 def as_json(form: str) -> bool:
@@ -27,9 +27,9 @@ def keep_tail(out: TextIO) -> TextIO:
     return cast(TextIO, _tail[0])
 
 
-def tail() -> str:
+def tail() -> Kept:
     """Return the last lines of the log; nothing if nobody keeps them."""
-    return _tail[0].text() if _tail else ""
+    return _tail[0].end() if _tail else Kept(0, b"")
 
 
 def configure(*, json: bool = False, level: str = "INFO", stream: TextIO | None = None) -> None:

@@ -13,15 +13,22 @@ from minflinkd.rest.cluster import About, config_entries
 from minflinkd.rest.declared import APPLICATION_ID, LOG_NAME, TASK_MANAGER_ID
 from minflinkd.rest.identity.access import identity_of
 from minflinkd.rest.identity.roles import Role, require_job
+from minflinkd.rest.logs import LENGTH, OFFSET, OFFSET_HEADER, SIZE_HEADER, Slice
 from minflinkd.rest.route import Text
 from minflinkd.rest.schemas import ConfigEntry, Empty, Log, Logs
 from minflinkd.rest.schemas.daemon import Environment, LogUrl, RuntimeInfo, ThreadDump, ThreadInfo
 from minflinkd.rpc.jobs import GetJob
 from minflinkd.runtime import stacks
 from minflinkd.runtime.errors import NotFound
+from minflinkd.runtime.log_tail import Kept
 
 LOG = "minflinkd.log"  # the only one; what it is called here, as it has no file
 _TEXT = {200: Text("text/plain")}
+_LOG = {
+    200: Text("text/plain", {SIZE_HEADER: "Bytes that were logged in all", OFFSET_HEADER: "Where the answer begins"})
+}
+_LAST_LINES = "The last lines that the daemon has logged, or the part that offset and length select"
+_KEPT = "The last MiB is kept. Offsets count from the start of the daemon"
 
 
 class DaemonRoutes:
@@ -39,10 +46,12 @@ class DaemonRoutes:
                 "/jobmanager/logs/{filename}",
                 self.named_log,
                 Role.VIEW,
-                "The last lines that the daemon has logged",
-                _TEXT,
+                _LAST_LINES,
+                _LOG,
+                query=(OFFSET, LENGTH),
+                more=_KEPT,
             ),
-            route.get("/jobmanager/log", self.log, Role.VIEW, "The last lines that the daemon has logged", _TEXT),
+            route.get("/jobmanager/log", self.log, Role.VIEW, _LAST_LINES, _LOG, query=(OFFSET, LENGTH), more=_KEPT),
             route.get("/jobmanager/stdout", self.stdout, Role.VIEW, "Empty: the daemon prints nothing", _TEXT),
             route.get(
                 "/jobmanager/thread-dump",
@@ -97,16 +106,16 @@ class DaemonRoutes:
     async def logs(self, _: web.Request) -> web.Response:
         if self._about.log_tail is None:
             return json_answer(Logs(logs=()))
-        size = len(self._about.log_tail().encode())
+        size = self._about.log_tail().end
         return json_answer(Logs(logs=(Log(name=LOG, size=size, mtime=self._backend.clock.epoch_ms()),)))
 
     async def named_log(self, request: web.Request) -> web.Response:
         if LOG_NAME.of(request) != LOG or self._about.log_tail is None:
             raise NotFound(f"the daemon has no log {LOG_NAME.of(request)}", hint="GET /jobmanager/logs lists them")
-        return _text(self._about.log_tail())
+        return _part(request, self._about.log_tail())
 
-    async def log(self, _: web.Request) -> web.Response:
-        return _text("" if self._about.log_tail is None else self._about.log_tail())
+    async def log(self, request: web.Request) -> web.Response:
+        return _part(request, Kept(0, b"") if self._about.log_tail is None else self._about.log_tail())
 
     async def stdout(self, _: web.Request) -> web.Response:
         return _text("")
@@ -162,3 +171,12 @@ def environment() -> Environment:
 
 def _text(body: str) -> web.Response:
     return web.Response(text=body, content_type="text/plain", charset="utf-8")
+
+
+def _part(request: web.Request, kept: Kept) -> web.Response:
+    """Answer what is asked for of the log, as far as it is kept."""
+    first, end = Slice(OFFSET.of(request), LENGTH.of(request)).within(kept.end)
+    first = max(first, kept.first)
+    body = kept.data[first - kept.first : max(first, end) - kept.first]
+    headers = {SIZE_HEADER: str(kept.end), OFFSET_HEADER: str(first)}
+    return web.Response(body=body, headers=headers, content_type="text/plain", charset="utf-8")

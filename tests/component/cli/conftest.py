@@ -20,6 +20,7 @@ from minflinkd.rest.cluster import About
 from minflinkd.rest.identity.access import Access
 from minflinkd.rest.server import Entrance, Listening, LogSources, RestServer
 from minflinkd.rpc.local import LocalNetwork
+from minflinkd.runtime.log_tail import Kept
 from tests.unit.rest.parties import STARTED, Dispatcher, ResourceManager, TaskManager
 
 T = TypeVar("T")
@@ -59,6 +60,7 @@ class RunningDaemon:
                     Member(name="alpha:17", url=self.url, leading_since_ms=STARTED, epoch=self.epoch),
                     self.standbys,
                 ),
+                log_tail=lambda: Kept(5000, b"one\ntwo\nthree\n"),  # 5,000 bytes before are not kept any more
             ),
             metrics=Metrics(version="0.1.0"),
             blobs=self.blobs,

@@ -333,6 +333,13 @@ def test_logs_chooses_a_file_and_its_last_lines(command: Command) -> None:
     assert json.loads(command("logs", "--json").output)["logs"][0]["name"] == "session.log"
 
 
+def test_the_daemons_log_is_printed_once_or_its_last_lines(command: Command) -> None:
+    """It has no file: the daemon keeps the end, and says where in the whole log that is."""
+    assert command("logs", "--daemon").stdout == "one\ntwo\nthree\n"
+    assert command("logs", "--daemon", "--tail", "2").stdout == "two\nthree\n"
+    assert command("logs", "--daemon", "--tail", "2", "--grep", "o").stdout == "one\ntwo\n"
+
+
 def test_logs_can_be_searched(command: Command) -> None:
     found = command("logs", "--grep", "LINE 0012[0-9]", "--ignore-case").stdout.splitlines()
     assert [line.split()[2] for line in found] == [f"{number:05d}" for number in range(120, 130)]

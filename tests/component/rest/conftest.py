@@ -18,6 +18,7 @@ from minflinkd.rest.identity.access import Access
 from minflinkd.rest.schemas.answer import FULL_ERRORS
 from minflinkd.rest.server import Entrance, Listening, LogSources, RestServer
 from minflinkd.rpc.local import LocalNetwork
+from minflinkd.runtime.log_tail import Kept
 from tests.component.rest.described import described
 from tests.unit.rest.parties import STARTED, Dispatcher, ResourceManager, TaskManager
 
@@ -90,7 +91,7 @@ async def server(
             config_items=lambda: [("rest.port", "8081"), ("security.token-secret", "hunter2")],
             blob_url=lambda: "http://127.0.0.1:50100",
             standing=lambda: STANDING,
-            log_tail=lambda: "the daemon's last words\n",
+            log_tail=lambda: Kept(1000, b"the daemon's last words\n"),
         ),
         metrics=metrics,
         limits=Limits(body_bytes=64 * 1024, body_seconds=0.2),

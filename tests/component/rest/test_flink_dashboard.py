@@ -148,6 +148,16 @@ async def test_the_daemon_shows_the_end_of_its_log(http: Http) -> None:
     for path in ("/jobmanager/log", f"/jobmanager/logs/{log['name']}"):
         async with http.get(path) as response:
             assert (response.status, await response.text()) == (200, "the daemon's last words\n")
+            assert (response.headers["X-Log-Offset"], response.headers["X-Log-Size"]) == ("1000", "1024")
+        for query, part in [
+            ("offset=0", "the daemon's last words\n"),
+            ("offset=1018", "words\n"),
+            ("offset=1024", ""),
+            ("offset=-6&length=5", "words"),
+            ("offset=5&length=5", ""),
+        ]:
+            async with http.get(f"{path}?{query}") as response:
+                assert (response.status, await response.text()) == (200, part), query
     async with http.get("/jobmanager/stdout") as response:
         assert (response.status, await response.text()) == (200, "")
     await get(http, "/jobmanager/logs/passwd", 404)
