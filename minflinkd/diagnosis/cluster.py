@@ -228,4 +228,4 @@ def diagnose(facts: ClusterFacts) -> tuple[Finding, ...]:
 def about_jobs(facts: ClusterFacts) -> str:
     """Return a sentence on the jobs, for a cluster without findings."""
     running = sum(not job.status.terminal for job in facts.jobs)
-    return f"{number(running)} jobs have not ended." if running != 1 else "1 job has not ended."
+    return {0: "No job is running.", 1: "1 job is running."}.get(running, f"{number(running)} jobs are running.")

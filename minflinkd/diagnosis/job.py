@@ -59,4 +59,4 @@ def summary(facts: JobFacts, findings: tuple[Finding, ...]) -> str:
             "The job keeps up: only its sources bound it. "
             f"The last micro-batches took at most {span(slowest)}, and processed {number(rate)} rows/s."
         )
-    return "Nothing is known that ails the job."
+    return "No problem of the job is known."

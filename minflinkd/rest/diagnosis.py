@@ -197,7 +197,7 @@ def _disks(directories: Sequence[Path]) -> tuple[Disk, ...]:
 def _summary(findings: Sequence[Finding], running: str) -> str:
     worst = [each for each in findings if each.severity is not Severity.INFO]
     if not worst:
-        return f"Nothing is known that ails the cluster. {running}"
+        return f"No problem of the cluster is known. {running}"
     more = f", and {len(worst) - 1} more" if len(worst) > 1 else ""
     return f"{worst[0].title}{more}."
 
