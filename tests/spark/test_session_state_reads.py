@@ -289,10 +289,12 @@ async def test_what_is_not_there_is_said(given: Input) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["duplicates", "duplicates_in_time", "pandas", "several", "sessions", "join", "limit"])
+@pytest.mark.parametrize(
+    "kind", ["duplicates", "duplicates_in_time", "pandas", "several", "sessions", "join", "limit", "alike"]
+)
 async def test_every_kind_of_operator_is_read(given: Input, kind: str) -> None:
     """The rows are those that the input makes, whatever the operator keeps them in."""
-    mode = OutputMode.UPDATE if kind in ("pandas", "several") else OutputMode.APPEND
+    mode = OutputMode.UPDATE if kind in ("pandas", "several", "alike") else OutputMode.APPEND
     per_key = given.count(lambda row: row["key"])
     match kind:
         case "sessions":
@@ -302,6 +304,9 @@ async def test_every_kind_of_operator_is_read(given: Input, kind: str) -> None:
             right = sql("right", "SELECT key AS k, time AS t, value AS v FROM events WHERE value % 2 = 0", "events")
             both = "SELECT e.key, r.v FROM events e JOIN right r ON e.key = r.k AND e.value = r.v AND e.time = r.t"
             query = [right, sql("both", both, "events", "right")]
+        case "alike":
+            several = "max(value) AS x, max(-value) AS y, avg(value) AS a, count_if(value > 1) AS c"
+            query = [sql("alike", f"SELECT key, count(*) AS n, {several} FROM events GROUP BY key", "events")]
         case "limit":
             query = [sql("first", "SELECT value FROM events LIMIT 100", "events")]
         case _:
@@ -320,6 +325,23 @@ async def test_every_kind_of_operator_is_read(given: Input, kind: str) -> None:
         even = sorted(row["value"] for row in given.rows if row["value"] % 2 == 0)  # Spark filters both sides by it
         assert sorted(value["value"] for _, value in rows_of(found)) == even
         assert {name: rows for name, (rows, _) in stores.items()} == {"0:left": len(even), "0:right": len(even)}
+    elif kind == "alike":  # buffers of the same name
+        over = given.count(lambda row: (row["key"], row["value"] > 1))
+        values = {key: [row["value"] for row in given.rows if row["key"] == key] for key in per_key}
+        sums = {key: sum(each) for key, each in values.items()}
+        assert {key["key"]: value for key, value in rows_of(found)} == {
+            key: {
+                "count": n,
+                "max": max(values[key]),
+                "max_2": -min(values[key]),
+                "sum": sums[key],
+                "count_2": n,
+                "count_3": over[key, True],
+            }
+            for key, n in per_key.items()
+        }
+        (row,) = await snapshot.select("SELECT value.count_3, value.max_2 FROM state WHERE key.key = 'k3'")
+        assert row == [over["k3", True], -min(values["k3"])]
     elif kind == "limit":
         assert [value["value"] for _, value in rows_of(found)] == [100]
     else:

@@ -7,6 +7,7 @@ from pyspark.sql import types as t
 
 from minflinkd.taskmanager.session.inspection.keys import StateKeyRefused, conditions, parse
 from minflinkd.taskmanager.session.inspection.sizes import row_bytes
+from minflinkd.taskmanager.session.inspection.stores import distinct
 
 
 def struct(**fields: t.DataType) -> t.StructType:
@@ -67,3 +68,10 @@ def test_names_with_marks_in_them_are_quoted() -> None:
     assert "r.`a``b`" in row_bytes(schema, "r")
     many = t.StructType([t.StructField(f"c{n}", t.LongType()) for n in range(65)])
     assert row_bytes(many, "r") == f"if(r IS NULL, 0L, {65 * 8 + 16}L)"
+
+
+def test_names_that_come_again_are_numbered() -> None:
+    """All of an aggregate's buffers are shown, also if several have the same name (E19c)."""
+    assert distinct(["count", "sum", "count", "Count"]) == ["count", "sum", "count_2", "Count_3"]
+    assert distinct(["n", "n_2", "n"]) == ["n", "n_2", "n_3"]
+    assert distinct(["a", "b"]) == ["a", "b"]

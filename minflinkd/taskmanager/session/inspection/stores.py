@@ -14,7 +14,7 @@ from msgspec.structs import replace as copy
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from minflinkd.rpc.messages import StateStore, StoreTotals
 from minflinkd.rpc.snapshot import PlanNode
@@ -129,6 +129,7 @@ def frame(spark: SparkSession, directory: str, store: Store) -> DataFrame:
         found = spark.read.format("statestore").options(**store.options).load(directory).coalesce(1)
         value = _value(found, store.shown.form)
         rows = found.select(fn.col(PARTITION), fn.col(KEY), value.alias(VALUE))
+        rows = rows.select(fn.col(PARTITION), *(_unambiguous(rows, name).alias(name) for name in (KEY, VALUE)))
         sizes = " + ".join(row_bytes(_struct(rows, name), name) for name in (KEY, VALUE))
         return rows.withColumn(BYTES, fn.expr(sizes))
     except PySparkException as error:
@@ -150,6 +151,32 @@ def _value(found: DataFrame, form: str) -> Column:
         return fn.col(others[0])
     names = {"user_map_key": "map_key", "user_map_value": "map_value"}
     return fn.struct(*(fn.col(name).alias(names.get(name, name)) for name in others))
+
+
+def _unambiguous(rows: DataFrame, name: str) -> Column:
+    """Return a struct with its fields renamed if several have the same name, as count(*) beside avg(x) makes them."""
+    kind = _struct(rows, name)
+    names = distinct(kind.names)
+    if names == kind.names:
+        return fn.col(name)
+    fields = [StructField(new, old.dataType, old.nullable) for new, old in zip(names, kind.fields, strict=True)]
+    return fn.col(name).cast(StructType(fields))
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Number names that come again: count, count_2. To SQL, upper and lower case are the same. Pure."""
+    given = list(names)
+    first = {name.lower() for name in given}
+    taken = set[str]()
+    found: list[str] = []
+    for name in given:
+        new, number = name, 1
+        while new.lower() in taken or (number > 1 and new.lower() in first):
+            number += 1
+            new = f"{name}_{number}"
+        taken.add(new.lower())
+        found.append(new)
+    return found
 
 
 def _struct(rows: DataFrame, name: str) -> StructType:
