@@ -25,7 +25,7 @@ from tests.attack.loop_watch import watched
 LONGEST = 0.05  # seconds of processor time that one callback may take
 GROWTH = 64 << 20  # bytes of memory: caches fill, and Python frees late
 CUTS = "\r\n\x00"  # what ends a header
-DEADLY = {"/cluster/handover"}  # does what it is asked
+DEADLY = {"/cluster", "/cluster/handover"}  # do what they are asked
 
 hostile = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
