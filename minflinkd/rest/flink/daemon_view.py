@@ -110,6 +110,7 @@ class DaemonRoutes:
         return json_answer(Logs(logs=(Log(name=LOG, size=size, mtime=self._backend.clock.epoch_ms()),)))
 
     async def named_log(self, request: web.Request) -> web.Response:
+        OFFSET.of(request), LENGTH.of(request)  # a wrong value is refused, whether or not there is the log
         if LOG_NAME.of(request) != LOG or self._about.log_tail is None:
             raise NotFound(f"the daemon has no log {LOG_NAME.of(request)}", hint="GET /jobmanager/logs lists them")
         return _part(request, self._about.log_tail())
