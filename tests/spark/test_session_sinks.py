@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from minflinkd.jobgraph.model import Delivery, OutputMode, Sink, Vertex
+from minflinkd.jobgraph.model import Delivery, OutputMode, Sink, Source, Vertex
 from minflinkd.runtime.errors import LONGEST_MESSAGE, MinflinkError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
@@ -183,6 +183,23 @@ async def test_a_checkpoint_that_owes_rows_of_a_sink_that_is_gone_is_not_restore
     again = await restored(child, taken, files, 1)
     with pytest.raises(MinflinkError, match="sink out has yet to commit"):
         await child.run(context, task(rate(10), sink("numbers", format="collect")), **again)
+
+
+async def test_several_sinks_take_an_aggregate_whose_rows_spark_has_sorted(child: Child, tmp_path: Path) -> None:
+    """max() over texts makes Spark sort by the key; such a micro-batch could not be read a second time (J2)."""
+    (tmp_path / "words").mkdir()
+    written = [{"key": f"k{number % 3}", "word": f"w{number}"} for number in range(9)]
+    (tmp_path / "words" / "all.json").write_text("\n".join(map(json.dumps, written)))
+    files = Source(format="json", path=str(tmp_path / "words"), schema="key STRING, word STRING")
+    last = sql("last", "SELECT key, max(word) AS word, count(*) AS n FROM words GROUP BY key", "words")
+    shown = sink("last", OutputMode.UPDATE, format="console", options={"numRows": "1"})
+    kept = replace(sink("last", OutputMode.UPDATE, format="collect"), id=VertexId("kept"))
+    attempt = await child.run(job(), task(Vertex(id=VertexId("words"), source=files), last, shown, kept))
+    await child.batches(attempt, 0)
+    collected = await child.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("kept")))
+    await child.stop(attempt)
+    rows = sorted((json.loads(row.row) for row in collected.rows), key=lambda row: str(row["key"]))
+    assert rows == [{"key": f"k{number}", "word": f"w{6 + number}", "n": 3} for number in range(3)]
 
 
 async def test_sinks_of_one_task_have_one_output_mode(child: Child) -> None:

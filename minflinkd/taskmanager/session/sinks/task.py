@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from pyspark.sql import DataFrame
@@ -31,6 +31,11 @@ from minflinkd.taskmanager.session.spark.failures import batch_failure, hidden
 from minflinkd.taskmanager.session.spark.session import Session
 
 log = structlog.get_logger(__name__)
+
+# Spark cannot read a persisted micro-batch whose rows are sorted, as those of max() over texts are: it looks for the
+# column that they are sorted by, and the frame of a micro-batch has columns of its own ("key not found: key#70").
+# After `coalesce` it does not count as sorted. More partitions than there are: they stay as they are.
+_ALL_PARTITIONS: Final = 2**31 - 1
 
 
 class SinkGone(MinflinkError):
@@ -65,7 +70,7 @@ class TaskSinks:
         """Write a micro-batch. Returns the rows written, by vertex."""
         if not self._persist:
             return _written(self._each(frame, epoch), 0)  # 0 is not used: a sink that reads all rows also counts them
-        frame.persist()
+        frame = frame.coalesce(_ALL_PARTITIONS).persist()
         try:
             written = self._each(frame, epoch)
             return _written(written, _rows(frame))  # also computes what the sinks have not read
