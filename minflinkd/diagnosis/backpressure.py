@@ -36,10 +36,8 @@ def backpressured(facts: JobFacts) -> Iterator[Finding]:
             f"{size(task.metrics.output_backlog)} are in between{at}",
             figure=share(held, 1.0),
             do=do,
-            job=facts.details.job_id,
             task=task.task.id,
             task_manager=task.resource_id or "",
-            where=f"minflinkd info {facts.details.job_id}",
             weight=held,
         )
 
@@ -85,7 +83,6 @@ def full_disk(facts: JobFacts) -> Iterator[Finding]:
             figure=task.metrics.waits_for_space.partition(" are free")[0],
             do="free space there; the task then goes on by itself. If checkpoints fail as well, mend these first: what "
             "they would publish or replace takes up the room",
-            job=facts.details.job_id,
             task=task.task.id,
             task_manager=task.resource_id or "",
             where=f"minflinkd logs {task.resource_id or facts.details.job_id}",

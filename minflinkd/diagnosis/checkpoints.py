@@ -45,8 +45,7 @@ def failing(facts: JobFacts) -> Iterator[Finding]:
         f"; {', '.join(last.missing)} had not acknowledged it" if last.missing and cause is FailureCause.EXPIRED else ""
     )
     many = f"The last {in_a_row} checkpoints have failed" if in_a_row > 1 else "The last checkpoint has failed"
-    yield _of(
-        facts,
+    yield Finding(
         code="checkpoints-fail",
         severity=Severity.CRITICAL if in_a_row >= IN_A_ROW else Severity.WARNING,
         title="Checkpoints fail",
@@ -56,6 +55,7 @@ def failing(facts: JobFacts) -> Iterator[Finding]:
         since_ms=_since_failing(facts),
         task=last.failed_task or "",
         weight=2.5,
+        where=f"minflinkd checkpoints {facts.details.job_id}",
     )
 
 
@@ -81,8 +81,7 @@ def storage_slow(facts: JobFacts) -> Iterator[Finding]:
     if in_storage < UPLOAD_SHARE * took:
         return
     uploaded = sum(task.bytes_uploaded for task in last.tasks)
-    yield _of(
-        facts,
+    yield Finding(
         code="bounded-by-checkpoint-storage",
         severity=Severity.WARNING,
         title="Bounded by the checkpoint storage",
@@ -92,6 +91,7 @@ def storage_slow(facts: JobFacts) -> Iterator[Finding]:
         do="take a faster storage or one that is nearer, raise checkpointing.interval, or keep less state",
         task=slowest.task_id,
         weight=in_storage / took,
+        where=f"minflinkd checkpoints {facts.details.job_id}",
     )
 
 
@@ -102,8 +102,7 @@ def slow(facts: JobFacts) -> Iterator[Finding]:
         return
     if any(True for _ in storage_slow(facts)):
         return
-    yield _of(
-        facts,
+    yield Finding(
         code="checkpoints-slow",
         severity=Severity.WARNING,
         title="Checkpoints take longer than their interval",
@@ -111,6 +110,7 @@ def slow(facts: JobFacts) -> Iterator[Finding]:
         figure=span(last.duration_ms + last.metadata_ms),
         do=last.warning.partition(": ")[2] or "raise checkpointing.interval",
         weight=0.5,
+        where=f"minflinkd checkpoints {facts.details.job_id}",
     )
 
 
@@ -121,8 +121,7 @@ def storage_answers_slowly(facts: JobFacts) -> Iterator[Finding]:
         return
     for kind, calls in sorted(statistics.calls.items()):
         if calls.count >= REQUESTS and calls.average_ms >= SLOW_REQUEST:
-            yield _of(
-                facts,
+            yield Finding(
                 code="storage-answers-slowly",
                 severity=Severity.WARNING,
                 title="The checkpoint storage answers slowly",
@@ -131,6 +130,7 @@ def storage_answers_slowly(facts: JobFacts) -> Iterator[Finding]:
                 figure=span(calls.average_ms),
                 do="look at the storage and the network to it; minflinkd plugins --check URI tries it",
                 weight=0.4,
+                where=f"minflinkd checkpoints {facts.details.job_id}",
             )
             return
 
@@ -147,8 +147,7 @@ def overdue(facts: JobFacts) -> Iterator[Finding]:
     if not since or waited < max(OVERDUE, MISSED * statistics.interval_ms):
         return
     pending = min(statistics.in_progress, key=lambda record: record.triggered_ms, default=None)
-    yield _of(
-        facts,
+    yield Finding(
         code="checkpoints-overdue",
         severity=Severity.WARNING,
         title="No checkpoint completes",
@@ -159,6 +158,7 @@ def overdue(facts: JobFacts) -> Iterator[Finding]:
         "once (maxFilesPerTrigger, maxOffsetsPerTrigger)",
         since_ms=since,
         weight=2.0,
+        where=f"minflinkd checkpoints {facts.details.job_id}",
     )
 
 
@@ -175,8 +175,7 @@ def damaged(facts: JobFacts) -> Iterator[Finding]:
     if statistics is None or not statistics.damaged:
         return
     ids = ", ".join(str(record.checkpoint_id) for record in statistics.damaged)
-    yield _of(
-        facts,
+    yield Finding(
         code="checkpoints-damaged",
         severity=Severity.WARNING,
         title="Checkpoints are damaged",
@@ -185,33 +184,5 @@ def damaged(facts: JobFacts) -> Iterator[Finding]:
         do=f"minflinkd checkpoints {facts.details.job_id} --verify names the files; put them back, or take a new "
         f"checkpoint now: minflinkd checkpoint {facts.details.job_id}",
         weight=2.2,
-    )
-
-
-def _of(
-    facts: JobFacts,
-    *,
-    code: str,
-    severity: Severity,
-    title: str,
-    sentence: str,
-    figure: str,
-    do: str,
-    since_ms: int | None = None,
-    task: str = "",
-    weight: float = 0.0,
-) -> Finding:
-    job_id = facts.details.job_id
-    return Finding(
-        code=code,
-        severity=severity,
-        title=title,
-        sentence=sentence,
-        figure=figure,
-        do=do,
-        since_ms=since_ms,
-        job=job_id,
-        task=task,
-        where=f"minflinkd checkpoints {job_id}",
-        weight=weight,
+        where=f"minflinkd checkpoints {facts.details.job_id}",
     )

@@ -36,10 +36,8 @@ def silent_sources(facts: JobFacts) -> Iterator[Finding]:
                 do="see whether whoever writes there still does, and whether the path, topic or filter of the source "
                 "is right",
                 since_ms=since,
-                job=facts.details.job_id,
                 task=task.task.id,
                 task_manager=task.resource_id or "",
-                where=f"minflinkd info {facts.details.job_id}",
                 weight=quiet / SILENT,
             )
 
@@ -83,10 +81,8 @@ def held_watermark(facts: JobFacts) -> Iterator[Finding]:
             figure=span(newest - stood_since),
             do=do,
             since_ms=stood_since,
-            job=facts.details.job_id,
             task=task.task.id,
             task_manager=task.resource_id or "",
-            where=f"minflinkd info {facts.details.job_id}",
             weight=2.0,  # windows do not fire
         )
 
@@ -105,9 +101,7 @@ def late_rows(facts: JobFacts) -> Iterator[Finding]:
             "began, because the watermark had passed them",
             figure=share(late, read),
             do="give the watermark of the source a longer delay; then windows fire later and there is more state",
-            job=facts.details.job_id,
             task=task.task.id,
             task_manager=task.resource_id or "",
-            where=f"minflinkd info {facts.details.job_id}",
             weight=late / max(read, 1),
         )

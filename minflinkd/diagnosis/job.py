@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from msgspec.structs import replace
+
 from minflinkd.diagnosis import backpressure, checkpoints, inputs, restarts, slots, state, throughput
 from minflinkd.diagnosis.facts import JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity, ordered
@@ -41,7 +43,13 @@ RULES: tuple[Rule, ...] = (
 
 def diagnose(facts: JobFacts) -> tuple[Finding, ...]:
     """Return what limits or ails the job, what hurts most first."""
-    return ordered(finding for rule in RULES for finding in rule(facts))
+    return ordered(_of_job(facts, finding) for rule in RULES for finding in rule(facts))
+
+
+def _of_job(facts: JobFacts, finding: Finding) -> Finding:
+    """Return what a rule has found, with the job, and with the command that shows most of it if the rule names none."""
+    job_id = facts.details.job_id
+    return replace(finding, job=job_id, where=finding.where or f"minflinkd info {job_id}")
 
 
 def summary(facts: JobFacts, findings: tuple[Finding, ...]) -> str:

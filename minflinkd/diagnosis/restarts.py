@@ -23,7 +23,6 @@ def failed(facts: JobFacts) -> Iterator[Finding]:
     last = facts.details.failures[0] if facts.details.failures else None
     why = f": {_told(last)}" if last is not None else ""
     yield _of(
-        facts,
         last,
         code="job-failed",
         severity=Severity.CRITICAL,
@@ -49,7 +48,6 @@ def same_error(facts: JobFacts) -> Iterator[Finding]:
             else (f"{alike} times by the same error" if alike > 1 else "by different errors")
         )
         yield _of(
-            facts,
             repeated.last,
             code="restarts-repeatedly",
             severity=Severity.CRITICAL,
@@ -69,7 +67,6 @@ def same_error(facts: JobFacts) -> Iterator[Finding]:
     if len(alike_ones) < SAME:
         return
     yield _of(
-        facts,
         recent[0],
         code="same-error",
         severity=Severity.WARNING,
@@ -97,7 +94,6 @@ def recent_failure(facts: JobFacts) -> Iterator[Finding]:
         return
     again = f"; it starts again in {span(details.next_restart_ms - facts.now)}" if waits else ", and has gone on since"
     yield _of(
-        facts,
         last,
         code="restarted",
         severity=Severity.WARNING if waits else Severity.INFO,
@@ -120,7 +116,6 @@ def lost_task_manager(facts: JobFacts) -> Iterator[Finding]:
             continue
         back = facts.running
         yield _of(
-            facts,
             failure,
             code="taskmanager-lost",
             severity=Severity.INFO if back else Severity.WARNING,
@@ -175,7 +170,6 @@ def _what_to_do(failure: FailureRecord | None) -> str:
 
 
 def _of(
-    facts: JobFacts,
     failure: FailureRecord | None,
     *,
     code: str,
@@ -187,7 +181,6 @@ def _of(
     since_ms: int | None,
     weight: float,
 ) -> Finding:
-    job_id = facts.details.job_id
     return Finding(
         code=code,
         severity=severity,
@@ -196,9 +189,7 @@ def _of(
         figure=figure,
         do=do,
         since_ms=since_ms,
-        job=job_id,
         task=(failure.task_id or "") if failure is not None else "",
         task_manager=(failure.resource_id or "") if failure is not None else "",
-        where=f"minflinkd info {job_id}",
         weight=weight,
     )

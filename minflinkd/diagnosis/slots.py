@@ -30,8 +30,7 @@ def too_few(facts: JobFacts) -> Iterator[Finding]:
     if coming:  # the cluster counts their slots as free, and nobody can have them yet
         have = ""
     since = details.timestamps.get(details.status.value) or None
-    yield _of(
-        facts,
+    yield Finding(
         code="too-few-slots",
         severity=Severity.WARNING if coming else Severity.CRITICAL,
         title="A TaskManager is not ready yet" if coming else "Too few slots",
@@ -40,6 +39,7 @@ def too_few(facts: JobFacts) -> Iterator[Finding]:
         since_ms=since,
         do=f"wait for the TaskManager that starts. If that is not enough: {_DO}" if coming else _DO,
         weight=3.0,
+        where="minflinkd taskmanagers",
     )
 
 
@@ -50,8 +50,7 @@ def fewer_than_wanted(facts: JobFacts) -> Iterator[Finding]:
         asked = max((vertex.parallelism or wanted for vertex in task.task.vertices), default=wanted)
         if task.task.parallelism >= asked or not facts.details.waiting:
             continue
-        yield _of(
-            facts,
+        yield Finding(
             code="fewer-slots-than-wanted",
             severity=Severity.WARNING,
             title="Fewer slots than wanted",
@@ -62,6 +61,7 @@ def fewer_than_wanted(facts: JobFacts) -> Iterator[Finding]:
             do=_DO,
             task=task.task.id,
             weight=0.8,
+            where="minflinkd taskmanagers",
         )
 
 
@@ -71,8 +71,7 @@ def unheard(facts: JobFacts) -> Iterator[Finding]:
     for info in facts.task_managers:
         age = facts.now - info.last_heartbeat_ms
         if info.resource_id in mine and age >= UNHEARD:
-            yield _of(
-                facts,
+            yield Finding(
                 code="taskmanager-unheard",
                 severity=Severity.WARNING,
                 title="A TaskManager is not heard from",
@@ -83,34 +82,5 @@ def unheard(facts: JobFacts) -> Iterator[Finding]:
                 do="look at its host and at the network between it and the daemon",
                 task_manager=info.resource_id,
                 weight=2.0,
+                where="minflinkd taskmanagers",
             )
-
-
-def _of(
-    facts: JobFacts,
-    *,
-    code: str,
-    severity: Severity,
-    title: str,
-    sentence: str,
-    figure: str,
-    since_ms: int | None,
-    do: str,
-    task: str = "",
-    task_manager: str = "",
-    weight: float = 0.0,
-) -> Finding:
-    return Finding(
-        code=code,
-        severity=severity,
-        title=title,
-        sentence=sentence,
-        figure=figure,
-        do=do,
-        since_ms=since_ms,
-        job=facts.details.job_id,
-        task=task,
-        task_manager=task_manager,
-        where="minflinkd taskmanagers",
-        weight=weight,
-    )

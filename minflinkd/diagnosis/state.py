@@ -38,10 +38,8 @@ def grows_without_end(facts: JobFacts) -> Iterator[Finding]:
             figure=figure,
             do="give the source a watermark and group by window or by the event time, so that old rows can be "
             "forgotten; or let transformWithState expire keys (timeToLive)",
-            job=facts.details.job_id,
             task=task.task.id,
             task_manager=task.resource_id or "",
-            where=f"minflinkd info {facts.details.job_id}",
             weight=weight,
         )
 

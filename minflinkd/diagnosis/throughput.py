@@ -32,7 +32,6 @@ def source_slow(facts: JobFacts) -> Iterator[Finding]:
         spent = sum(metrics.batch_phases.get(phase, 0.0) for phase in _LOOKING)
         if spent >= SOURCE_SHARE * metrics.batch_ms:
             yield _of(
-                facts,
                 task,
                 code="bounded-by-source",
                 title="Bounded by the source",
@@ -51,7 +50,6 @@ def state_commits(facts: JobFacts) -> Iterator[Finding]:
         metrics = task.metrics
         if metrics.commit_ms >= COMMIT_SHARE * metrics.batch_ms:
             yield _of(
-                facts,
                 task,
                 code="bounded-by-state-commits",
                 title="Bounded by state commits",
@@ -71,7 +69,6 @@ def python_workers(facts: JobFacts) -> Iterator[Finding]:
         if work is None or not work.task_ms or work.python_ms < PYTHON_SHARE * work.task_ms:
             continue
         yield _of(
-            facts,
             task,
             code="bounded-by-python",
             title="Bounded by Python workers",
@@ -106,7 +103,6 @@ def skewed_partitions(facts: JobFacts) -> Iterator[Finding]:
             else "look for rows that are expensive to process, and for another process on that TaskManager's host"
         )
         yield _of(
-            facts,
             task,
             code="skewed-partitions",
             title="Skewed partitions",
@@ -129,7 +125,6 @@ def stuck_micro_batch(facts: JobFacts) -> Iterator[Finding]:
             continue
         before = f"the one before took {span(metrics.batch_ms)}" if metrics.batches else "it is the first one"
         finding = _of(
-            facts,
             task,
             code="stuck-micro-batch",
             title="A micro-batch does not end",
@@ -153,7 +148,6 @@ def _sources(task: TaskDetails) -> str:
 
 
 def _of(
-    facts: JobFacts,
     task: TaskDetails,
     *,
     code: str,
@@ -164,7 +158,6 @@ def _of(
     weight: float = 0.0,
     since_ms: int | None = None,
 ) -> Finding:
-    job_id = facts.details.job_id
     return Finding(
         code=code,
         severity=Severity.WARNING,
@@ -173,9 +166,7 @@ def _of(
         figure=figure,
         do=do,
         since_ms=since_ms,
-        job=job_id,
         task=task.task.id,
         task_manager=task.resource_id or "",
-        where=f"minflinkd info {job_id}",
         weight=weight,
     )
