@@ -16,12 +16,13 @@ from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.history.keeper import HistoryKeeper
 from minflinkd.rest.history.sampler import Sampler
-from minflinkd.rpc.jobs import JobStatus
+from minflinkd.rpc.jobs import GetJob, JobDetails, JobStatus
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.snapshot import RowCounts
+from minflinkd.runtime.ids import JobId
 from minflinkd.storage.location import Location
 from minflinkd.storage.registry import Storages
-from tests.unit.rest.parties import FAILED, RUNNING, STARTED, Dispatcher, ResourceManager
+from tests.unit.rest.parties import FAILED, RUNNING, STARTED, Dispatcher, ResourceManager, details
 from tests.waiting import until
 
 T0 = (int(time.time()) - 600) // 60 * 60_000  # some minutes ago: the endpoint shows the last hour
@@ -100,6 +101,23 @@ async def test_rates_are_rows_between_two_samples(
     assert found["tasks"]["flights"]["phase_walCommit"][1] == pytest.approx(0.012, rel=0.04)
     assert found["tasks"]["flights"]["watermark_lag"][0] == pytest.approx((T0 - STARTED) / 1000, rel=0.002)
     assert found["tasks"]["out"]["batch_duration"][0] is None
+
+
+async def test_jobs_that_answer_slowly_do_not_hold_up_a_sample(
+    sampler: Sampler, dispatcher: Dispatcher, clock: SetClock, metrics: Metrics
+) -> None:
+    """A sample comes every 5 s. What could not be looked at in time is left out, and the cluster's part is there."""
+    dispatcher.jobs |= {JobId(digit * 32): details(JobId(digit * 32)) for digit in "cde"}
+
+    async def slow(request: GetJob) -> JobDetails:
+        clock.ms += 3000
+        return dispatcher.jobs[request.job_id]
+
+    dispatcher.mailbox.on(GetJob, slow)
+    sample = await sampler.sample()
+    assert len(sample.jobs) == 2
+    assert sample.cluster["jobs_running"] == 4
+    assert len(metrics.history.jobs) == 2
 
 
 async def test_the_cluster_has_its_series_and_each_jobs_rate(
