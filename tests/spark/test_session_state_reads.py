@@ -381,16 +381,16 @@ ROWS = [
 
 def measure(batch, epoch):
     spark = batch.sparkSession
-    union = " UNION ALL ".join(f"SELECT {row}" for row in ROWS)
     empty = spark.createDataFrame([], SCHEMA)
-    width = len(empty.columns)
-    frame = spark.sql(f"SELECT * FROM ({union})")
-    columns = [fn.col(old).cast(field.dataType).alias(field.name) for old, field in zip(frame.columns, empty.schema)]
-    whole = frame.select(*columns).select(fn.struct(*empty.columns).alias("r"))
-    found = [
-        [int(row.getStruct(0, width).getSizeInBytes()) for row in whole._jdf.queryExecution().toRdd().collect()],
-        [int(row[0]) for row in whole.select(fn.expr(row_bytes(whole.schema["r"].dataType, "r"))).collect()],
-    ]
+    own, said = [], []
+    for row in ROWS:  # one at a time: Spark's rows of a partition share their memory
+        frame = spark.sql(f"SELECT {row}").toDF(*empty.columns)
+        columns = [fn.col(field.name).cast(field.dataType) for field in empty.schema]
+        whole = frame.select(*columns).select(fn.struct(*empty.columns).alias("r"))
+        (made,) = whole._jdf.queryExecution().toRdd().collect()
+        own.append(int(made.getStruct(0, len(empty.columns)).getSizeInBytes()))
+        said.append(int(whole.select(fn.expr(row_bytes(whole.schema["r"].dataType, "r"))).first()[0]))
+    found = [own, said]
     with open(PLACE, "w") as out:
         json.dump(found, out)
 """
