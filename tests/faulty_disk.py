@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from minflinkd.storage.interface import StorageFull, StorageUnavailable
 from minflinkd_local import LocalStorage
 
 EVERY_THIRD, SLOW, FULL, SOUND = "every third write fails", "a write takes 2 s", "full", "sound"
+FULL_FOR_TASKS = "full for TaskManagers"  # as where each has a quota: the daemon goes on writing
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -32,6 +34,8 @@ class FaultyDisk(FaultyStorage):
             self.writes += 1
             match Path(os.environ["FAULTY_DISK"]).read_text():
                 case "full":
+                    raise StorageFull("no space left on the faulty disk")
+                case "full for TaskManagers" if "minflinkd.taskmanager" in sys.orig_argv:
                     raise StorageFull("no space left on the faulty disk")
                 case "a write takes 2 s":
                     await asyncio.sleep(2)

@@ -16,7 +16,7 @@ from tests.cluster import Cluster, running_cluster, write_job
 from tests.component.monitoring.test_grafana import answers
 from tests.component.monitoring.test_rules import RULES
 from tests.faults.test_storage_faults import Disk, counting_job
-from tests.faulty_disk import FULL, SOUND
+from tests.faulty_disk import FULL, FULL_FOR_TASKS, SOUND
 from tests.servers.prometheus import Prometheus, needs_prometheus, prometheus
 from tests.waiting import until
 
@@ -117,7 +117,9 @@ async def test_alerts_fire_by_their_causes_and_the_run_is_told_as_lineage(tmp_pa
             # Without `for`, alerts for what lasts a moment may fire. None of the others may.
             assert set(await server.firing()) <= {"MinflinkdSlotsWait", "MinflinkdCheckpointsSlow"}
 
-            disk.becomes(FULL)
+            disk.becomes(FULL)  # the daemon cannot even write down the number of the next checkpoint
+            await fires(server, "MinflinkdCheckpointsNotBegun", job=job_id, severity="critical")
+            disk.becomes(FULL_FOR_TASKS)
             await fires(server, "MinflinkdCheckpointsFail", job=job_id, severity="critical")
             await fires(server, "MinflinkdStorageFails", job=job_id)
             disk.becomes(SOUND)
