@@ -27,6 +27,7 @@ DIRECTORY: Final = Path(__file__).parents[1] / "docs" / "page"
 THEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
 WIDTH: Final = 1360
 HEIGHT: Final = 850
+ENDLESS: Final = ("daemon", "taskmanager")  # all options, a log: only what a window shows of them
 SETTINGS: Final[dict[str, object]] = {
     "taskmanager.numberOfTaskSlots": 2,
     "execution.checkpointing.tolerable-failed-checkpoints": 100,
@@ -115,8 +116,14 @@ async def places(cluster: Cluster, job_id: str) -> dict[str, str]:
         "checkpoints": f"jobs/{job_id}/checkpoints",
         "checkpoint": f"jobs/{job_id}/checkpoints/{one.id if one is not None else 1}",
         "timeline": f"jobs/{job_id}/timeline",
+        "plan": f"jobs/{job_id}/plan",
+        "new-version": f"jobs/{job_id}/new-version",
         "taskmanagers": "taskmanagers",
         "taskmanager": f"taskmanagers/{manager}",
+        "storage": "storage",
+        "blobs": "blobs",
+        "daemon": "daemon",
+        "submit": "submit",
     }
 
 
@@ -137,7 +144,7 @@ async def shoot(cluster: Cluster, browser: Browser, job_id: str, directory: Path
             await expect(page.locator(".connection.live")).to_be_visible(timeout=30_000)
             await expect(page.get_by_text("Asking the daemon")).to_have_count(0, timeout=30_000)
             await page.wait_for_timeout(2_000)  # charts are drawn, logs are read
-            picture = await page.screenshot(full_page=True)
+            picture = await page.screenshot(full_page=name not in ENDLESS)
             await asyncio.to_thread((directory / f"{name}-{theme}.png").write_bytes, picture)
         complaints += heard.found
         await context.close()
