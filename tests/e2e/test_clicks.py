@@ -17,6 +17,7 @@ ORDER = "FROM unique c JOIN purchases p"
 OTHER_ORDER = "FROM purchases p JOIN unique c"
 
 
+@pytest.mark.slow
 async def test_the_clicks_job_equals_its_batch_in_both_orders_of_the_join(cluster: Cluster, tmp_path: Path) -> None:
     """One table of the join comes through an exchange, the other from files, so either order must work."""
     source = await generated(EXAMPLE / "generate.py", tmp_path / "in")

@@ -96,6 +96,7 @@ async def neighbour(cluster: Cluster, base: Path) -> Neighbour:
     return Neighbour(cluster, base / "numbers", await cluster.client.job(job_id))
 
 
+@pytest.mark.slow
 async def test_a_job_master_that_crashes_at_each_step_leaves_one_version_and_the_other_job_alone(
     cluster: InProcess, tmp_path: Path
 ) -> None:
