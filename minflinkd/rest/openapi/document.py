@@ -18,7 +18,7 @@ from minflinkd.rest.schemas import ErrorAnswer, FlinkError
 ROLE: Final = "x-minflinkd-role"
 _SCHEME: Final = "token"
 _ABOUT: Final = (
-    "The endpoint of a minflinkd daemon: a part of Flink's REST API, and what Flink does not have. "
+    "The endpoint of a minflinkd daemon: Flink's REST API, and what Flink does not have. "
     "What Flink has no field for is in a field `minflinkd`. Each path is also there with the prefix /v1. "
     f"`{ROLE}` is the role that a token must have at least: view, operate, submit or admin; anybody: none is needed."
 )

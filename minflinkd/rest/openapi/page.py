@@ -21,23 +21,26 @@ _SECTIONS: Final = {  # by first part of the path, in the order of the page
     "cluster": "Daemon and cluster",
     "savepoint-disposal": "Storage",
     "blobs": "Blobs",
-    "login": "Log-in",
-    "health": "Health and metrics",
+    "login": "Page and log-in",
+    "health": "Health, metrics, events, diagnosis",
 }
 _SAME: Final = {  # these parts are in the section of another one
     "": "cluster",
+    "applications": "jobs",
     "config": "cluster",
-    "overview": "cluster",
-    "diagnosis": "cluster",
+    "diagnosis": "health",
+    "events": "health",
+    "history": "health",
+    "jars": "jobs",
     "jobmanager": "cluster",
+    "logout": "login",
+    "metrics": "health",
     "openapi.json": "cluster",
+    "overview": "cluster",
+    "page": "login",
     "quotas": "cluster",
     "storage": "savepoint-disposal",
-    "logout": "login",
     "whoami": "login",
-    "metrics": "health",
-    "history": "health",
-    "events": "health",
 }
 
 
@@ -80,7 +83,7 @@ def _sentences(route: Route) -> Iterable[str]:
     if route.body is not None:
         yield _ended(f"Body: {_body(route.body)}")
     begun = sorted(status for status in route.answers if status != 200)
-    if begun:
+    if begun and not route.means.startswith(("Refused", "Not found")):
         yield _ended("Answers " + ", ".join(map(str, begun)))
 
 
