@@ -1,7 +1,7 @@
 """Writes the expression for how many bytes a row of state has, as Spark keeps it: an UnsafeRow. Pure.
 
 Spark tells nobody the size of a row, but it follows from the row's types and values: eight bytes for each column and
-for each 64 columns, and what does not fit into eight bytes behind them, in multiples of eight. RocksDB adds a few bytes
+for each 64 columns, and what does not fit into eight bytes after them, in multiples of eight. RocksDB adds a few bytes
 to each row, and compresses what it writes, so files have other sizes.
 """
 
@@ -36,14 +36,14 @@ class _Sizes:
 
     def of_row(self, schema: t.StructType, column: str) -> str:
         fixed = 8 * len(schema.fields) + 8 * -(-len(schema.fields) // 64)
-        behind = [self._behind(field.dataType, f"{column}.{quoted(field.name)}") for field in schema.fields]
-        total = " + ".join([f"{fixed}L", *filter(None, behind)])
+        after = [self._after(field.dataType, f"{column}.{quoted(field.name)}") for field in schema.fields]
+        total = " + ".join([f"{fixed}L", *filter(None, after)])
         return f"if({column} IS NULL, 0L, {total})"
 
-    def _behind(self, kind: t.DataType, value: str) -> str:
-        """Return the bytes behind the fixed ones; empty for a value that fits there."""
+    def _after(self, kind: t.DataType, value: str) -> str:
+        """Return the bytes after the fixed ones; empty for a value that fits there."""
         if isinstance(kind, t.UserDefinedType):
-            return self._behind(kind.sqlType(), value)
+            return self._after(kind.sqlType(), value)
         if isinstance(kind, t.StringType | t.BinaryType | t.CharType | t.VarcharType):
             return f"coalesce((octet_length({value}) + 7) & -8, 0)"
         if isinstance(kind, t.DecimalType):
@@ -69,6 +69,6 @@ class _Sizes:
         if width < 8:
             return f"if({value} IS NULL, NULL, {head} + (({size} * {width} + 7) & -8))"
         number = next(self._numbers)
-        element = self._behind(kind, f"e{number}")
+        element = self._after(kind, f"e{number}")
         rest = f"aggregate({value}, 0L, (a{number}, e{number}) -> a{number} + {element})" if element else "0L"
         return f"if({value} IS NULL, NULL, {head} + 8L * {size} + {rest})"
