@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup servers demo test test-all shapes coverage mutate lint format bench clean
+.PHONY: setup servers demo test test-all shapes coverage mutate lint format bench bench-compare clean
 
 setup: $(VENV)/.installed
 
@@ -79,6 +79,10 @@ format: setup
 
 bench: setup
 	python -m benchmarks $(BENCH)
+
+# Which figures of the last `make bench` are worse than those of earlier ones.
+bench-compare: setup
+	python -m benchmarks.compare
 
 clean:
 	rm -rf $(VENV) .servers .mypy_cache .ruff_cache .import_linter_cache .hypothesis

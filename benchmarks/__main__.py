@@ -1,9 +1,13 @@
-"""Every row, one after the other, and a page of them all."""
+"""Every row, one after the other, and a page of them all.
+
+Each figure is also added to `history.jsonl`, for `make bench-compare`.
+"""
 
 from __future__ import annotations
 
 import sys
 import traceback
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks import (
@@ -16,6 +20,7 @@ from benchmarks import (
     exchange_reuse,
     hot_restart,
     machine,
+    records,
     recovery,
     scale,
     start,
@@ -51,7 +56,7 @@ PAGE = Path(__file__).parents[1] / "build" / "benchmarks.md"
 
 def main() -> None:
     quick = quick_asked(__doc__)
-    where = machine.description()
+    where, commit, began = machine.description(), records.commit(), datetime.now(UTC).isoformat(timespec="seconds")
     say(where)
     rows: list[Row] = []
     failed = False
@@ -61,6 +66,8 @@ def main() -> None:
         except Exception:  # the other rows are still useful
             traceback.print_exc()
             failed = True
+    for row in rows:
+        records.append(records.of_row(row, began, commit, machine.kind(), quick=quick))
     PAGE.parent.mkdir(exist_ok=True)
     how = "with `--quick`" if quick else "in full"
     PAGE.write_text("\n".join(["# Benchmarks", "", f"Run {how} on {where}.", "", *(row.markdown() for row in rows)]))

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import msgspec
 from rich.table import Table
 
+from benchmarks.noise import Noise
+
 
 class Beside(msgspec.Struct, frozen=True):
     """The figure to compare with: the same work done differently, in the same run."""
@@ -51,6 +53,7 @@ class Row:
     title: str
     figures: list[Figure] = field(default_factory=list)
     load: float = 0.0  # load average of the last minute when the row began
+    noise: Noise | None = None  # while it was measured
 
     def add(
         self, figure: str, unit: str, values: Sequence[float], beside: tuple[str, Sequence[float]] | None = None
@@ -84,6 +87,8 @@ class Row:
 
     def markdown(self) -> str:
         began = f"Load average of the minute before: {self.load:.1f}."
+        if self.noise is not None:
+            began = f"{began} {self.noise.sentence()}"
         lines = [f"## {self.title}", "", began, "", _line(HEADER), _line(["---"] * len(HEADER))]
         return "\n".join([*lines, *(_line(figure.cells()) for figure in self.figures), ""])
 

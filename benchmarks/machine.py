@@ -7,8 +7,24 @@ import platform
 import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 
 import psutil
+
+
+def kind() -> str:
+    """Return what figures of two runs must have in common to be compared: processor, cores, memory."""
+    memory = psutil.virtual_memory().total / (1 << 30)
+    return f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def description() -> str:

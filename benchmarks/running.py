@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks import noise
 from benchmarks.figures import Row
 
 Measure = Callable[[Path, bool], Awaitable[Row]]
@@ -34,12 +35,15 @@ def run(measure: Measure, *, quick: bool) -> Row:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="minflinkd-bench-", ignore_cleanup_errors=True) as base:
         try:
-            row = asyncio.run(_measure(measure, Path(base), quick))
+            with noise.heard() as loops:
+                row = asyncio.run(_measure(measure, Path(base), quick))
         except asyncio.CancelledError:
             sys.exit("ended by a signal")
-    row.load = load
+    row.load, row.noise = load, noise.of_loops(loops)
     print(row.json_lines(), end="", flush=True)
     console.print(row.table())
+    if row.noise is not None:
+        say(row.noise.sentence())
     return row
 
 
