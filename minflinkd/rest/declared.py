@@ -6,6 +6,8 @@ there is read.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -94,6 +96,10 @@ class Body(Generic[T]):
         try:
             return msgspec.json.decode(text, type=self.kind)
         except MALFORMED as error:
+            if "got `float`" in str(error):
+                with contextlib.suppress(*MALFORMED, ValueError):
+                    whole = json.dumps(json.loads(text, parse_float=_number))
+                    return msgspec.json.decode(whole, type=self.kind)
             hint = self._hint(str(error))
             raise InvalidRequest(f"the body is not what it must be: {error}", hint=hint) from error
 
@@ -105,6 +111,12 @@ class Body(Generic[T]):
         _, schemas = msgspec.json.schema_components([self.kind])
         field = schemas[self.kind.__name__]["properties"].get(at[1], {})
         return str(next((one["description"] for one in (field, *field.get("anyOf", ())) if "description" in one), ""))
+
+
+def _number(text: str) -> float | int:
+    """Some clients write a whole number as 178.0. For a JSON schema that is an integer, for msgspec it is not."""
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) <= MOST else number
 
 
 Declaration = Parameter | Body[Any]

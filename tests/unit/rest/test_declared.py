@@ -96,6 +96,21 @@ def test_a_wrong_body_is_refused_with_what_its_schema_says(kind: Any, text: byte
     assert bool(refused.value.hint) is bool(hint)
 
 
+@pytest.mark.parametrize(
+    ("number", "read"),
+    [("2", 2), ("2.0", 2), ("2e0", 2), ("2.5", None), ('"2"', None), ("1e999", None), ("9" * 20, None)],
+)
+def test_a_whole_number_may_have_a_fraction_of_nothing(number: str, read: int | None) -> None:
+    """For a JSON schema 2.0 is an integer."""
+    body = Body(dict[str, VertexRequirements], "a body")
+    text = f'{{"a": {{"parallelism": {{"upperBound": {number}}}}}}}'
+    if read is None:
+        with pytest.raises(InvalidRequest):
+            body.decoded(text.encode())
+    else:
+        assert body.decoded(text.encode())["a"].parallelism.upper_bound == read
+
+
 async def test_a_body_that_is_needed_is_missed() -> None:
     """An optional one stands for nothing."""
     needed, optional = Body(SavepointDisposal, "what is deleted"), Body(SavepointTrigger, "where to", optional=True)
