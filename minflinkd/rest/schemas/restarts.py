@@ -67,8 +67,8 @@ class HotRestartInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
 class ParallelismBounds(Answer, frozen=True, kw_only=True, rename="camel"):
     """Flink's field; -1 means the current value."""
 
-    lower_bound: Annotated[int, Meta(ge=-1)] = -1
-    upper_bound: Annotated[int, Meta(ge=-1)] = -1
+    lower_bound: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
+    upper_bound: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
 
 
 class VertexRequirements(Answer, frozen=True, kw_only=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from minflinkd.rest.schemas.answer import Answer
 
@@ -29,11 +30,11 @@ class ProfilingList(Answer, frozen=True, kw_only=True, rename="camel"):
 
 class ProfilingRequest(Answer, frozen=True, kw_only=True):
     mode: Literal["CPU", "ALLOC", "LOCK", "WALL", "ITIMER"] = "CPU"
-    duration: int = 30
+    duration: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 30
 
 
 class ClientHeartbeat(Answer, frozen=True, kw_only=True):
-    expired: int = msgspec.field(name="expiredTimestamp", default=0)
+    expired: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = msgspec.field(name="expiredTimestamp", default=0)
 
 
 class CoordinationRequest(Answer, frozen=True, kw_only=True):
