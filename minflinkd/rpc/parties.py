@@ -76,13 +76,15 @@ MAY_SEND: Mapping[Party, Mapping[Party, frozenset[str]]] = {
             }
         ),
         Party.RESOURCE_MANAGER: frozenset({"GetResourceOverview", "ListTaskManagers", "DrainTaskManager"}),
-        Party.TASK_MANAGER: frozenset({"ListLogs", "ReadLog", "ReadCollected", "DumpThreads", "SampleStacks"}),
+        Party.TASK_MANAGER: frozenset(
+            {"ListLogs", "ReadLog", "ReadCollected", "ReadPartitions", "DumpThreads", "SampleStacks"}
+        ),
     },
     Party.SUPERVISOR: {
         Party.SESSION_CHILD: frozenset(
             {
                 *("RunTask", "StopTask", "UnloadTask", "AnalyzeTasks", "TellCollected", "Ping"),
-                *("TellThreads", "TellStacks"),
+                *("TellThreads", "TellStacks", "TellPartitions"),
                 *("TakeSnapshot", "ConfirmCheckpoint", "AbortSnapshot", "DrainAttempt"),
                 *("StepTask",),  # only in tests of jobs: other sessions have no handler for it
                 *("ReadStates", "CompareStates"),

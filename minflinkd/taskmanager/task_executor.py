@@ -41,6 +41,7 @@ from minflinkd.taskmanager.slots.job_masters import JobMasters
 log = structlog.get_logger(__name__)
 
 DRAIN_TIMEOUT = 15.0  # seconds
+PARTITIONS_TIMEOUT = 2.0  # seconds; it takes milliseconds, and whoever looks goes on without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +156,7 @@ class TaskExecutor(Component):
         self.mailbox.on(m.ReadState, self._state_reads.read)
         self.mailbox.on(m.CompareState, self._state_reads.compare)
         self.mailbox.on(m.ReadCollected, self._read_collected)
+        self.mailbox.on(m.ReadPartitions, self._read_partitions)
 
     async def _start(self) -> None:
         await self._driver.start()
@@ -289,6 +291,11 @@ class TaskExecutor(Component):
 
     async def _read_collected(self, request: m.ReadCollected) -> m.Collected:
         return await self._collected.read(request.attempt_id, request.vertex_id, runs=self.require)
+
+    async def _read_partitions(self, request: m.ReadPartitions) -> m.TaskPartitions:
+        self.require(request.attempt_id)
+        ask = sp.TellPartitions(attempt_id=request.attempt_id)
+        return await self._keeper.session().ask(ask, PARTITIONS_TIMEOUT)
 
     async def _end(self, attempt: Attempt, error: ErrorInfo | None = None) -> None:
         """Stop the attempt, and return when nothing of it runs. Repeated calls stop it only once."""

@@ -18,6 +18,7 @@ from minflinkd.rpc.messages.checkpoints import (
 from minflinkd.rpc.messages.logs import ListLogs, LogFile, LogMark, LogRange, ReadLog
 from minflinkd.rpc.messages.offers import OfferedTask, OffersAccepted, OfferSlots, SlotOffer
 from minflinkd.rpc.messages.offloaded import BlobPart, Offloaded, OffloadedAnswer
+from minflinkd.rpc.messages.partitions import Partition, ReadPartitions, Spent, TaskPartitions
 from minflinkd.rpc.messages.slots import (
     AllocateSlots,
     DeclareNeeds,
@@ -157,9 +158,11 @@ __all__ = [
     "OffersAccepted",
     "Offloaded",
     "OffloadedAnswer",
+    "Partition",
     "PartitionTotals",
     "ReadCollected",
     "ReadLog",
+    "ReadPartitions",
     "ReadState",
     "RegisterTaskManager",
     "Registered",
@@ -176,6 +179,7 @@ __all__ = [
     "SlotOffer",
     "SlotStatus",
     "SlotsFree",
+    "Spent",
     "StacksSampled",
     "StartingTaskManager",
     "StateFiles",
@@ -192,6 +196,7 @@ __all__ = [
     "TaskManagerLost",
     "TaskManagerReport",
     "TaskMetrics",
+    "TaskPartitions",
     "TaskProgress",
     "TaskRestore",
     "TaskState",

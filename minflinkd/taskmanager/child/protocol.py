@@ -29,6 +29,7 @@ from minflinkd.rpc.messages import (
     StateGrowth,
     StateQuestion,
     TaskMetrics,
+    TaskPartitions,
     ThreadText,
 )
 from minflinkd.rpc.network import Address
@@ -375,6 +376,12 @@ class TellStacks(Request[StacksTold], frozen=True):
 
     attempt_id: AttemptId
     seconds: float
+
+
+class TellPartitions(Request[TaskPartitions], frozen=True):
+    """Ask for what the partitions of a running attempt have done."""
+
+    attempt_id: AttemptId
 
 
 # --- to the supervisor -------------------------------------------------------------------------------------------

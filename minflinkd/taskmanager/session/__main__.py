@@ -108,12 +108,13 @@ def _build(config: SessionConfig, tell: Callable[[Notice], None]) -> tuple[Sessi
     from minflinkd.taskmanager.session.code.libraries import CodeCache
     from minflinkd.taskmanager.session.query.building import Engine
     from minflinkd.taskmanager.session.spark.callback import BatchCallback
+    from minflinkd.taskmanager.session.spark.partitions import PartitionBook
     from minflinkd.taskmanager.session.spark.session import launch
     from minflinkd.taskmanager.session.state.stores import StateStores
 
     imported = time.monotonic()
     session = launch(config)
-    engine = Engine(session, BatchCallback(session), CodeCache(session), StateStores(session))
+    engine = Engine(session, BatchCallback(session), CodeCache(session), StateStores(session), PartitionBook(session))
     launched = time.monotonic()
     phases = {"import": imported - began, "session": launched - imported}
     if config.on_cluster:

@@ -16,6 +16,7 @@ from minflinkd.taskmanager.session import warmup
 from minflinkd.taskmanager.session.code.libraries import CodeCache
 from minflinkd.taskmanager.session.query.building import Engine
 from minflinkd.taskmanager.session.spark.callback import BatchCallback
+from minflinkd.taskmanager.session.spark.partitions import PartitionBook
 from minflinkd.taskmanager.session.spark.session import Session, launch
 from minflinkd.taskmanager.session.state.stores import StateStores
 
@@ -48,7 +49,8 @@ def make_archive(config: SessionConfig) -> bool:
 def _make(archive: ClassArchive, config: SessionConfig) -> Path:
     new = archive.new()
     session = launch(config, archive_to=new)
-    warmup.warm_up(Engine(session, BatchCallback(session), CodeCache(session), StateStores(session)))
+    engine = Engine(session, BatchCallback(session), CodeCache(session), StateStores(session), PartitionBook(session))
+    warmup.warm_up(engine)
     _end(session)
     return archive.put(new)
 

@@ -16,7 +16,16 @@ import structlog
 
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Task
-from minflinkd.rpc.messages import Analysis, Collected, Done, Notice, StateFound, StateGrowth, ThreadText
+from minflinkd.rpc.messages import (
+    Analysis,
+    Collected,
+    Done,
+    Notice,
+    StateFound,
+    StateGrowth,
+    TaskPartitions,
+    ThreadText,
+)
 from minflinkd.rpc.network import Mailbox
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime import stacks
@@ -47,6 +56,7 @@ from minflinkd.taskmanager.child.protocol import (
     TaskStopped,
     TaskUnloaded,
     TellCollected,
+    TellPartitions,
     TellStacks,
     TellThreads,
     ThreadsTold,
@@ -147,6 +157,7 @@ class SessionChild(Component):
             self.mailbox.on(StepTask, self._step)
         self.mailbox.on(TellThreads, self._tell_threads)
         self.mailbox.on(TellStacks, self._tell_stacks)
+        self.mailbox.on(TellPartitions, self._tell_partitions)
 
     def _blocking(self, work: Callable[[], R]) -> asyncio.Future[R]:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -340,6 +351,9 @@ class SessionChild(Component):
             self._blocking(lambda: own_stacks.sample(request.seconds)),
         )
         return StacksTold(jvm=tuple(jvm), python=tuple(python))
+
+    async def _tell_partitions(self, request: TellPartitions) -> TaskPartitions:
+        return await self._blocking(self._attempt(request.attempt_id).query.partitions)
 
 
 def _start(

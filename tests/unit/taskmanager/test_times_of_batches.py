@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from minflinkd.rpc.messages import BatchWork, TaskMetrics
+from minflinkd.rpc.messages import BatchWork, Spent, TaskMetrics, TaskPartitions
 from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
 from minflinkd.taskmanager.session.query import progress
 from minflinkd.taskmanager.session.query.metrics import advance, with_times
 from minflinkd.taskmanager.session.query.progress import Progress
-from minflinkd.taskmanager.session.query.work import Stage, slowest
+from minflinkd.taskmanager.session.query.work import partitions, slowest
+from minflinkd.taskmanager.session.spark.partitions import Stage, partition_of
 
 AT = 1_760_000_000_000
 
@@ -114,12 +115,53 @@ def test_what_partitions_did_is_added_to_what_was_told() -> None:
     assert found == [replace(TaskMetrics(), work=work)]
 
 
-def stage(tasks: int, longest_ms: float) -> Stage:
-    return Stage(tasks=tasks, task_ms=longest_ms, longest_ms=longest_ms, rows=100.0, most_rows=90)
+def stage(tasks: int, longest_ms: int, *, key: int = 0, batch_id: int = 3, all_longest_ms: int = 0) -> Stage:
+    return Stage(
+        key=key,
+        batch_id=batch_id,
+        tasks=tasks,
+        task_ms=longest_ms,
+        longest_ms=longest_ms,
+        rows=100,
+        most_rows=90,
+        all_longest_ms=all_longest_ms,
+    )
 
 
 def test_a_sinks_second_look_at_one_partition_does_not_hide_that_the_others_are_quick() -> None:
     """A collect sink counts the rows of all partitions, and reads the last rows of one."""
-    count, tail, small = stage(4, 850.0), stage(1, 900.0), stage(8, 20.0)
+    count, tail, small = stage(4, 850), stage(1, 900), stage(8, 20)
     assert slowest([tail, count, small]) == count
-    assert slowest([stage(1, 900.0), small]) == stage(1, 900.0)
+    assert slowest([stage(1, 900), small]) == stage(1, 900)
+
+
+class Book:
+    """Has these stages, and tells which of them it was asked for."""
+
+    def __init__(self, *stages: Stage) -> None:
+        self._stages = stages
+
+    def stages(self, _: str) -> list[Stage]:
+        return list(self._stages)
+
+    def partitions(self, _: str, stage: int) -> TaskPartitions:
+        return TaskPartitions(batch_id=stage)
+
+
+def test_the_deciding_stage_is_that_of_all_micro_batches_together() -> None:
+    """In the last one, which had few rows, another stage took longest. Subtasks would change their meaning (E1)."""
+    reads = [stage(2, 40, key=0, batch_id=batch, all_longest_ms=300) for batch in (8, 9)]
+    sums = [stage(4, 7, key=1, batch_id=batch, all_longest_ms=90_000) for batch in (8, 9)]
+    assert partitions(Book(*reads, *sums), "run").batch_id == 1  # type: ignore[arg-type]
+
+
+def test_before_a_stage_is_complete_the_time_so_far_decides() -> None:
+    assert partitions(Book(stage(2, 40, key=0), stage(2, 9000, key=1)), "run").batch_id == 1  # type: ignore[arg-type]
+    assert partitions(Book(), "run") == TaskPartitions()  # type: ignore[arg-type]
+
+
+def test_a_partition_is_read_from_a_line() -> None:
+    found = partition_of("3\thost-b\t7\t1\tSUCCESS\t1700000000000\t1\t2\t3\t4\t5\t10\t20\t30\t40\t50")
+    assert (found.index, found.host, found.executor, found.attempt) == (3, "host-b", "7", 1)
+    assert found.last == Spent(ms=1, rows_in=2, rows_out=3, bytes_in=4, bytes_out=5)
+    assert found.total == Spent(ms=10, rows_in=20, rows_out=30, bytes_in=40, bytes_out=50)

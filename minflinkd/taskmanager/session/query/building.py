@@ -25,6 +25,7 @@ from minflinkd.taskmanager.session.restore.continuation import Standing
 from minflinkd.taskmanager.session.restore.directory import Restoring, Start
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
 from minflinkd.taskmanager.session.spark.callback import BatchCallback
+from minflinkd.taskmanager.session.spark.partitions import PartitionBook
 from minflinkd.taskmanager.session.spark.session import Session, activate
 from minflinkd.taskmanager.session.state.stores import StateStores
 
@@ -37,6 +38,7 @@ class Engine:
     callback: BatchCallback
     code: CodeCache
     stores: StateStores
+    partitions: PartitionBook
     prepared: Prepared = field(default_factory=Prepared)
 
 

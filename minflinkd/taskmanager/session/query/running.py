@@ -21,7 +21,7 @@ import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from minflinkd.rpc.messages import Collected, TaskMetrics
+from minflinkd.rpc.messages import Collected, TaskMetrics, TaskPartitions
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import ErrorInfo, Kind
 from minflinkd.runtime.ids import VertexId
@@ -39,7 +39,7 @@ from minflinkd.taskmanager.session.query.progress import Progress
 from minflinkd.taskmanager.session.query.run import Gate, SparkRun
 from minflinkd.taskmanager.session.query.snapshotter import Snapshotter
 from minflinkd.taskmanager.session.query.stopped import StoppedQuery
-from minflinkd.taskmanager.session.query.work import Workload
+from minflinkd.taskmanager.session.query.work import Workload, partitions
 from minflinkd.taskmanager.session.restore.continuation import Standing
 from minflinkd.taskmanager.session.spark import steady_plans
 from minflinkd.taskmanager.session.spark.callback import ATTEMPT_KEY
@@ -88,7 +88,7 @@ class RunningQuery:
         self._watched = threading.Event()
         self._backpressure = Backpressure()
         self._progress = Progress(events.batch_finished, self._backpressure)
-        self._workload = Workload(lambda: built.engine.session.spark.sparkContext)
+        self._workload = Workload(built.engine.partitions)
         self._look_at = 0.0  # monotonic
         self.resting: Future[None] | None = None  # in tests of jobs, see `stepping`
         self._snapshots = Snapshotter(
@@ -388,3 +388,7 @@ class RunningQuery:
     def collected(self, vertex_id: VertexId) -> Collected:
         """Return the last rows of a collect sink. Raises NoSuchSink."""
         return self._built.sinks.collected(vertex_id)
+
+    def partitions(self) -> TaskPartitions:
+        """Return what the partitions of its deciding stage have done. Raises QueryEnded if it does not run."""
+        return partitions(self._engine.partitions, self._gate.run().id)

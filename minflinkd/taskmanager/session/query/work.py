@@ -1,11 +1,11 @@
-"""Looks at what the partitions of a slow micro-batch did: which took longest, with how many rows, how long in Python.
+"""What the partitions of a micro-batch did: which took longest, with how many rows, how long in Python.
 
-Spark keeps the times of stages and tasks for its web page, also if there is none, and the times of Python functions in
-the metrics of the executed plan. To read them takes some dozens of calls to the JVM. So only micro-batches that are
-slow are looked at, and as a rule so seldom that the looking takes a hundredth of the time.
+The times of stages and partitions are in the session's `PartitionBook`, those of Python functions in the metrics of the
+executed plan. To read the plan takes some dozens of calls to the JVM. So only micro-batches that are slow are looked at
+for the diagnosis, and as a rule so seldom that the looking takes a hundredth of the time.
 
 A task that is behind has begun its next micro-batch by then. So the plan is kept when a micro-batch finishes, and the
-jobs of another one are passed over: their first stage may have ended while those that matter still run.
+stages of another one are passed over: its first stage may have ended while those that matter still run.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import structlog
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from minflinkd.rpc.messages import BatchWork
+from minflinkd.rpc.messages import BatchWork, TaskPartitions
 from minflinkd.taskmanager.session.query.run import SparkRun
+from minflinkd.taskmanager.session.spark.partitions import PartitionBook, Stage
 
 log = structlog.get_logger(__name__)
 
@@ -30,9 +30,6 @@ SLOW_MS = 500.0  # quicker micro-batches limit nobody
 PAUSE = 5.0  # seconds between two looks, at least
 SHARE = 100  # times what the last look took is the pause after it
 LONGEST_PAUSE = 30.0  # seconds: on a busy machine a look takes long, and just there somebody wants to know why
-WORTH = 0.05  # of the micro-batch: of shorter stages nobody needs to know which partition took longest
-JOBS = 12  # of a micro-batch that are looked at: a sink may need several
-STAGES = 8
 NODES = 200  # of a plan
 _PYTHON = "pythonProcessingTime"
 
@@ -40,8 +37,8 @@ _PYTHON = "pythonProcessingTime"
 class Workload:
     """Of one query. `finished` is called by the query's own thread, `look` by the one that reports its progress."""
 
-    def __init__(self, context: Callable[[], SparkContext], clock: Callable[[], float] = time.monotonic) -> None:
-        self._context = context
+    def __init__(self, book: PartitionBook, clock: Callable[[], float] = time.monotonic) -> None:
+        self._book = book
         self._clock = clock
         self._next = 0.0
         self._finished: tuple[int, Any] | None = None  # a slow micro-batch, and its execution
@@ -70,7 +67,7 @@ class Workload:
         return work
 
     def _measure(self, run: SparkRun, batch_id: int, batch_ms: float, execution: Any) -> BatchWork | None:
-        stages = self._stages(run.id, batch_id, WORTH * batch_ms)
+        stages = [stage for stage in self._book.stages(run.id) if stage.batch_id == batch_id]
         if not stages:
             return None
         longest = slowest(stages)
@@ -82,59 +79,23 @@ class Workload:
             longest_ms=longest.longest_ms,
             others_ms=(longest.task_ms - longest.longest_ms) / others if longest.tasks > 1 else 0.0,
             most_rows=longest.most_rows,
-            other_rows=max(0.0, longest.rows - longest.most_rows) / others if longest.tasks > 1 else 0.0,
+            other_rows=(longest.rows - longest.most_rows) / others if longest.tasks > 1 else 0.0,
             task_ms=sum(stage.task_ms for stage in stages),
             python_ms=_python_ms(execution),
             uneven_ms=sum(stage.longest_ms - stage.task_ms / max(stage.tasks, 1) for stage in stages),
         )
 
-    def _stages(self, run_id: str, batch_id: int, worth_ms: float) -> list[Stage]:
-        """Return the stages of a micro-batch's jobs. A job group has the query's run id."""
-        context: Any = self._context()
-        store = context._jsc.sc().statusStore()
-        found: list[Stage] = []
-        jobs = 0
-        for job_id in sorted(context.statusTracker().getJobIdsForGroup(run_id), reverse=True)[: 2 * JOBS]:
-            job = store.job(job_id)
-            if jobs == JOBS or (found and not _is_of(job, batch_id)):
-                break
-            if not _is_of(job, batch_id):  # of the next one
-                continue
-            jobs += 1
-            ids = job.stageIds()
-            for i in range(min(int(ids.length()), STAGES)):
-                with suppress(Py4JError):  # Spark forgets stages, and first those that it skipped
-                    stage = store.lastStageAttempt(int(ids.apply(i)))
-                    if str(stage.status()) == "COMPLETE":
-                        found.append(self._stage(store, stage, worth_ms))
-        return found
 
-    def _stage(self, store: Any, stage: Any, worth_ms: float) -> Stage:
-        """Read the times of a stage. The quantile 1.0 of its tasks is the slowest of them."""
-        task_ms, tasks = float(stage.executorRunTime()), int(stage.numTasks())
-        rows = float(stage.shuffleReadRecords()) + float(stage.inputRecords())
-        if tasks <= 1 or task_ms < worth_ms:
-            return Stage(tasks, task_ms, task_ms / max(tasks, 1), rows, int(rows / max(tasks, 1)))
-        gateway: Any = self._context()._gateway
-        quantiles = gateway.new_array(gateway.jvm.double, 1)
-        quantiles[0] = 1.0
-        longest_ms, most_rows = task_ms / tasks, rows / tasks
-        summary = store.taskSummary(int(stage.stageId()), int(stage.attemptId()), quantiles)
-        if summary.isDefined():
-            told = summary.get()
-            longest_ms = float(told.executorRunTime().apply(0))
-            most_rows = float(told.shuffleReadMetrics().readRecords().apply(0))
-            most_rows += float(told.inputMetrics().recordsRead().apply(0))
-        return Stage(tasks, task_ms, longest_ms, rows, int(most_rows))
+def partitions(book: PartitionBook, run_id: str) -> TaskPartitions:
+    """Return the partitions of a query's deciding stage, as of its last execution; none if there is none.
 
-
-@dataclass(frozen=True)
-class Stage:
-    tasks: int
-    task_ms: float
-    longest_ms: float
-    rows: float
-    most_rows: int
+    Which stage decides is settled by all micro-batches together: in one of them, with few rows, it may be any.
+    """
+    latest = {stage.key: stage for stage in book.stages(run_id)}
+    if not latest:
+        return TaskPartitions()
+    together = [replace(one, longest_ms=one.all_longest_ms or one.longest_ms) for one in latest.values()]
+    return book.partitions(run_id, slowest(together).key)
 
 
 def slowest(stages: Sequence[Stage]) -> Stage:
@@ -144,12 +105,6 @@ def slowest(stages: Sequence[Stage]) -> Stage:
     """
     longest = max(stage.longest_ms for stage in stages)
     return max((s for s in stages if s.longest_ms >= longest / 2), key=lambda stage: (stage.tasks, stage.longest_ms))
-
-
-def _is_of(job: Any, batch_id: int) -> bool:
-    """Whether it is a job of this micro-batch: Spark ends the description of its jobs with the number."""
-    found = job.description()
-    return found.isDefined() and str(found.get()).endswith(f"batch = {batch_id}")
 
 
 def _python_ms(execution: Any) -> float:
