@@ -67,6 +67,7 @@ from minflinkd.rest.logs import LogRoutes
 from minflinkd.rest.openapi.routes import DescriptionRoutes
 from minflinkd.rest.orphans import OrphanRoutes
 from minflinkd.rest.page import PageRoutes
+from minflinkd.rest.partitions import Partitions
 from minflinkd.rest.past import Past
 from minflinkd.rest.protocol import protocols
 from minflinkd.rest.quotas import QuotaRoutes
@@ -163,6 +164,7 @@ class RestServer(Component):
             backend.task_manager, logs.blobs, minsize=logs.offload_minsize, clock=backend.clock
         )
         self._flame_graphs = FlameGraphRoutes(backend)
+        partitions = Partitions(backend)
         listed = None if blobs is None else BlobListing(blobs, backend.clock)
         self.history = metrics.history
         self.events = Streams(backend, about, self._access, most=limits.event_streams)
@@ -172,7 +174,7 @@ class RestServer(Component):
             DocumentRoutes(backend, limits=limits),
             QuotaRoutes(backend),
             JobRoutes(backend),
-            VertexRoutes(backend),
+            VertexRoutes(backend, partitions),
             RestartRoutes(backend, limits=limits),
             CheckpointRoutes(backend),
             SavepointRoutes(backend, limits=limits, ids=ids),
@@ -189,8 +191,8 @@ class RestServer(Component):
             PageRoutes(version=about.version, blobs=listed is not None),
             ApplicationRoutes(backend),
             DaemonRoutes(backend, about),
-            FlinkMetricRoutes(backend),
-            SubtaskRoutes(backend),
+            FlinkMetricRoutes(backend, partitions),
+            SubtaskRoutes(backend, partitions),
             ThreadRoutes(backend),
             self._flame_graphs,
             RescaleRoutes(backend),

@@ -9,11 +9,13 @@ from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.declared import VERTEX
 from minflinkd.rest.identity.roles import Role
-from minflinkd.rest.jobs import duration, io_metrics, task_info
+from minflinkd.rest.jobs import duration, task_info
+from minflinkd.rest.partitions import Partitions
 from minflinkd.rest.plan import find_task, vertex_id
-from minflinkd.rest.schemas import CollectedRow, CollectedRows, IOMetrics, Subtask, VertexDetails
+from minflinkd.rest.schemas import CollectedRow, CollectedRows, Subtask, VertexDetails
+from minflinkd.rest.subtasks import UNASSIGNED, SubtaskView, aggregated, endpoint, io_of, partition_info, subtasks_of
 from minflinkd.rpc.jobs import ExecutionState, JobDetails, TaskDetails
-from minflinkd.rpc.messages import ReadCollected
+from minflinkd.rpc.messages import ReadCollected, TaskPartitions
 from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import VertexId
 
@@ -27,8 +29,9 @@ _TIMED = (
 
 
 class VertexRoutes:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, partitions: Partitions) -> None:
         self._backend = backend
+        self._partitions = partitions
 
     def routes(self) -> list[route.Route]:
         return [
@@ -36,9 +39,9 @@ class VertexRoutes:
                 "/jobs/{jobid}/vertices/{vertexid}",
                 self.vertex,
                 Role.VIEW,
-                "One task",
+                "One task, and its subtasks",
                 {200: VertexDetails},
-                more="Also found by its own id",
+                more="Also found by its own id. `minflinkd` of a subtask: its partition in the last micro-batch",
             ),
             route.get(
                 "/jobs/{jobid}/vertices/{vertexid}/collected",
@@ -55,9 +58,10 @@ class VertexRoutes:
 
     async def vertex(self, request: web.Request) -> web.Response:
         """Answer the vertex with this id: Flink's or the task's own."""
-        details = await self._backend.job(request)
-        wanted = VERTEX.of(request)
-        return json_answer(vertex_details(details, find_task(details, wanted), self._backend.clock.epoch_ms()))
+        job = await self._backend.job(request)
+        task = find_task(job, VERTEX.of(request))
+        found = await self._partitions.of(task)
+        return json_answer(vertex_details(job, task, self._backend.clock.epoch_ms(), found))
 
     async def collected(self, request: web.Request) -> web.Response:
         """Answer the rows of a collect sink, by the id of its vertex."""
@@ -81,34 +85,37 @@ class VertexRoutes:
         return CollectedRows(vertex=vertex, attempt_id=task.attempt_id, rows=rows, dropped=found.dropped)
 
 
-def vertex_details(job: JobDetails, details: TaskDetails, now: int) -> VertexDetails:
+def vertex_details(job: JobDetails, details: TaskDetails, now: int, found: TaskPartitions | None) -> VertexDetails:
+    """Return Flink's JobVertexDetailsInfo. `found`: None if the TaskManager has not told of the partitions."""
     task = details.task
-    lasted = duration(details.start_ms, details.end_ms, now)
-    subtask = Subtask(
-        subtask=0,
-        status=details.state,
-        attempt=details.attempt_number,
-        endpoint=details.resource_id or "(unassigned)",
-        start_time=details.start_ms,
-        old_start_time=details.start_ms,
-        end_time=details.end_ms,
-        duration=lasted,
-        metrics=io_metrics(details),
-        taskmanager_id=details.resource_id or "(unassigned)",
-        status_duration=status_durations(details, now),
-    )
+    subtasks = tuple(subtask_details(details, view, now) for view in subtasks_of(details, found))
     return VertexDetails(
         id=vertex_id(task.id),
         name=task.name,
-        parallelism=task.parallelism,
-        max_parallelism=job.graph.max_parallelism or task.parallelism,
+        parallelism=len(subtasks),
+        max_parallelism=max(job.graph.max_parallelism or task.parallelism, len(subtasks)),
         now=now,
-        subtasks=(subtask,),
-        aggregated={
-            "metrics": {name: of_one(value) for name, value in _measured(subtask.metrics).items()},
-            "status-duration": {state: of_one(value) for state, value in subtask.status_duration.items()},
-        },
+        subtasks=subtasks,
+        aggregated=aggregated([one.metrics for one in subtasks], [one.status_duration for one in subtasks]),
         minflinkd=task_info(details),
+    )
+
+
+def subtask_details(details: TaskDetails, view: SubtaskView, now: int) -> Subtask:
+    """Return one subtask. All begin and end with their task."""
+    return Subtask(
+        subtask=view.index,
+        status=details.state,
+        attempt=details.attempt_number,
+        endpoint=endpoint(details, view),
+        start_time=details.start_ms,
+        old_start_time=details.start_ms,
+        end_time=details.end_ms,
+        duration=duration(details.start_ms, details.end_ms, now),
+        metrics=io_of(details, view),
+        taskmanager_id=details.resource_id or UNASSIGNED,
+        status_duration=status_durations(details, now),
+        minflinkd=partition_info(view),
     )
 
 
@@ -118,20 +125,3 @@ def status_durations(details: TaskDetails, now: int) -> dict[str, int]:
     ends = [*(at for at, _ in entered), now][1:]
     lasted = {state: max(0, end - at) for (at, state), end in zip(entered, ends, strict=True)}
     return {state.value: lasted.get(state.value, -1) for state in _TIMED}
-
-
-def of_one(value: int) -> dict[str, int]:
-    """Return Flink's statistics over the subtasks of a task, which has one here."""
-    return dict.fromkeys(("min", "max", "avg", "sum", "median", "p25", "p75", "p95"), value)
-
-
-def _measured(metrics: IOMetrics) -> dict[str, int]:
-    return {
-        "read-bytes": metrics.read_bytes,
-        "write-bytes": metrics.write_bytes,
-        "read-records": metrics.read_records,
-        "write-records": metrics.write_records,
-        "accumulated-backpressured-time": metrics.accumulated_backpressured_time,
-        "accumulated-idle-time": metrics.accumulated_idle_time,
-        "accumulated-busy-time": round(metrics.accumulated_busy_time),
-    }

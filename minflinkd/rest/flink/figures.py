@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.rest.schemas.flink_metrics import AggregatedMetric
+from minflinkd.rest.subtasks import SubtaskView
 from minflinkd.rpc.jobs import JobDetails, JobStatus, TaskDetails
 from minflinkd.rpc.messages import TaskManagerInfo
 
@@ -47,6 +48,12 @@ _OF_JVM: Mapping[str, str] = {
     "jvm.classes.loaded": "Status.JVM.ClassLoader.ClassesLoaded",
     "jvm.classes.unloaded": "Status.JVM.ClassLoader.ClassesUnloaded",
 }
+_TOGETHER = frozenset(
+    {
+        *("numRecordsIn", "numRecordsOut", "numRecordsInPerSecond"),
+        *("state.rows", "state.bytes", "exchange.backlogBytes"),
+    }
+)
 _COLLECTOR = "jvm.gc."
 _COLLECTED: Mapping[str, str] = {"count": "Count", "time_ms": "Time"}
 
@@ -83,6 +90,38 @@ def of_task(task: TaskDetails, rates: Mapping[str, float]) -> Figures:
         found["busyTimeMsPerSecond"] = round(busy)
         found["backPressuredTimeMsPerSecond"] = round(held)
         found["idleTimeMsPerSecond"] = max(0, 1000 - round(busy) - round(held))
+    return found
+
+
+def of_subtask(task: TaskDetails, rates: Mapping[str, float], view: SubtaskView) -> Figures:
+    """Return the figures of a subtask: of its partition what Spark says of it, otherwise what holds of all of them.
+
+    What the whole task has together, such as its state, is not told of each of several subtasks.
+    """
+    whole = of_task(task, rates)
+    found = dict(whole) if view.alone else {name: whole[name] for name in whole if name not in _TOGETHER}
+    one, metrics = view.partition, task.metrics
+    if one is None:
+        return found
+    found |= {
+        "numRecordsIn": one.total.rows_in,
+        "numRecordsOut": one.total.rows_out,
+        "numBytesIn": one.total.bytes_in,
+        "numBytesOut": one.total.bytes_out,
+        "accumulateBusyTimeMs": round(metrics.busy_ms * view.share),
+        # The following have no counterpart in Flink, and are of the last micro-batch.
+        "partition.durationMs": one.last.ms,
+        "partition.numRecordsIn": one.last.rows_in,
+        "partition.numRecordsOut": one.last.rows_out,
+        "partition.attempt": one.attempt,
+    }
+    found.pop("numRecordsInPerSecond", None)
+    if view.batch_id == metrics.batch_id and metrics.batch_ms > 0:
+        found["numRecordsInPerSecond"] = one.last.rows_in * 1000 / metrics.batch_ms
+        found["numRecordsOutPerSecond"] = one.last.rows_out * 1000 / metrics.batch_ms
+    if (busy := rates.get("busy")) is not None and (held := rates.get("backpressured")) is not None:
+        found["busyTimeMsPerSecond"] = round(busy * view.share)
+        found["idleTimeMsPerSecond"] = max(0, 1000 - round(busy * view.share) - round(held))
     return found
 
 

@@ -23,10 +23,11 @@ from minflinkd.rest.errors import InvalidRequest
 from minflinkd.rest.flink import figures
 from minflinkd.rest.flink.figures import AGGREGATES, Figures
 from minflinkd.rest.flink.rates import Rates
-from minflinkd.rest.flink.subtasks import require_subtask
 from minflinkd.rest.identity.roles import Role
+from minflinkd.rest.partitions import Partitions
 from minflinkd.rest.plan import find_task
 from minflinkd.rest.schemas.flink_metrics import AggregatedMetric, Metric
+from minflinkd.rest.subtasks import subtask_at, subtasks_of
 from minflinkd.rest.taskmanagers import find as find_task_manager
 from minflinkd.rpc.jobs import GetJob, JobDetails, JobStatus, TaskDetails
 from minflinkd.runtime.errors import MinflinkError
@@ -85,8 +86,9 @@ _TASK_MANAGERS = InQuery[tuple[str, ...] | None]("taskmanagers", "Which TaskMana
 
 
 class FlinkMetricRoutes:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, partitions: Partitions) -> None:
         self._backend = backend
+        self._partitions = partitions
         self._rates = Rates()
         self._process = psutil.Process()
 
@@ -109,7 +111,11 @@ class FlinkMetricRoutes:
             one("/jobmanager/metrics", self.daemon, "The daemon's metrics"),
             one("/taskmanagers/{taskmanagerid}/metrics", self.task_manager, "A TaskManager's metrics"),
             one("/jobs/{jobid}/metrics", self.job, "A job's metrics"),
-            one(f"{vertex}/metrics", self.vertex, "A vertex's metrics, by subtask: `0.numRecordsIn`"),
+            one(
+                f"{vertex}/metrics",
+                self.vertex,
+                "A vertex's metrics: `numRecordsIn` of all of it, `0.numRecordsIn` of a subtask",
+            ),
             one(f"{vertex}/subtasks/{{subtaskindex}}/metrics", self.subtask, "A subtask's metrics"),
             one(f"{vertex}/jm-operator-metrics", self.nothing, "Metrics of coordinators, which there are not"),
             route.get(
@@ -133,13 +139,18 @@ class FlinkMetricRoutes:
         return _answer(request, await self._of_job(await self._backend.job(request)))
 
     async def vertex(self, request: web.Request) -> web.Response:
-        found = self._of_task(find_task(await self._backend.job(request), VERTEX.of(request)))
-        return _answer(request, {f"0.{name}": value for name, value in found.items()})
+        task = find_task(await self._backend.job(request), VERTEX.of(request))
+        rates = self._rates_of(task)
+        found = dict(figures.of_task(task, rates))
+        for view in subtasks_of(task, await self._partitions.of(task)):
+            of_one = figures.of_subtask(task, rates, view)
+            found |= {f"{view.index}.{name}": value for name, value in of_one.items()}
+        return _answer(request, found)
 
     async def subtask(self, request: web.Request) -> web.Response:
         task = find_task(await self._backend.job(request), VERTEX.of(request))
-        require_subtask(task, SUBTASK.of(request))
-        return _answer(request, self._of_task(task))
+        view = subtask_at(task, subtasks_of(task, await self._partitions.of(task)), SUBTASK.of(request))
+        return _answer(request, figures.of_subtask(task, self._rates_of(task), view))
 
     async def nothing(self, request: web.Request) -> web.Response:
         find_task(await self._backend.job(request), VERTEX.of(request))
@@ -148,8 +159,10 @@ class FlinkMetricRoutes:
     async def watermarks(self, request: web.Request) -> web.Response:
         task = find_task(await self._backend.job(request), VERTEX.of(request))
         at = task.metrics.watermark_ms
-        found = () if at is None else (Metric(id=f"0.{figures.WATERMARK}", value=str(at)),)
-        return json_bytes(encoded(list(found)))
+        if at is None:
+            return json_bytes(encoded([]))
+        views = subtasks_of(task, await self._partitions.of(task))
+        return json_bytes(encoded([Metric(id=f"{view.index}.{figures.WATERMARK}", value=str(at)) for view in views]))
 
     # --- aggregated ----------------------------------------------------------------------------------------------
 
@@ -172,15 +185,19 @@ class FlinkMetricRoutes:
     async def subtasks(self, request: web.Request) -> web.Response:
         wanted = _SUBTASKS.of(request)
         task = find_task(await self._backend.job(request), VERTEX.of(request))
-        return _aggregated(
-            request, [self._of_task(task)] if wanted is None or any(0 in each for each in wanted) else []
-        )
+        views = [
+            view
+            for view in subtasks_of(task, await self._partitions.of(task))
+            if wanted is None or any(view.index in each for each in wanted)
+        ]
+        rates = self._rates_of(task)
+        return _aggregated(request, [figures.of_subtask(task, rates, view) for view in views])
 
     # --- where they come from ------------------------------------------------------------------------------------
 
-    def _of_task(self, task: TaskDetails) -> Figures:
+    def _rates_of(self, task: TaskDetails) -> Mapping[str, float]:
         clock = self._backend.clock
-        return figures.of_task(task, self._rates.of(task, clock.monotonic(), clock.epoch_ms()))
+        return self._rates.of(task, clock.monotonic(), clock.epoch_ms())
 
     async def _of_job(self, job: JobDetails) -> Figures:
         try:

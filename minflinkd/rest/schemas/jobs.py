@@ -118,7 +118,9 @@ class StateCounts(Answer, frozen=True, kw_only=True, rename="upper"):
 
 
 class IOMetrics(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """Records are totals since the job's submission. Spark does not report bytes.
+    """Of a vertex, records are totals since the job's submission, and bytes are 0: Spark does not report them.
+
+    Of a subtask, records and bytes are those of its partition, since the query was started.
 
     `*-complete`: whether the number is there. Flink's dashboard shows what is not complete as loading.
 
@@ -322,7 +324,26 @@ class JobExceptions(Answer, frozen=True, kw_only=True):
     history: ExceptionHistory = msgspec.field(name="exceptionHistory")
 
 
+class PartitionInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """A partition of the task's deciding stage in the last micro-batch, as Spark says it."""
+
+    batch_id: int
+    status: str  # SUCCESS, or RUNNING while the first micro-batch runs
+    attempt: int  # Spark's own retries in this micro-batch
+    host: str
+    executor: str  # `driver`: in the session itself
+    start_time: int
+    duration: int
+    total_duration: int  # of all micro-batches since the query was started
+    read_records: int
+    write_records: int
+    read_bytes: int
+    write_bytes: int
+
+
 class Subtask(Answer, frozen=True, kw_only=True):
+    """`minflinkd`: null if Spark has said nothing of the partition."""
+
     subtask: int
     status: str
     attempt: int
@@ -334,6 +355,7 @@ class Subtask(Answer, frozen=True, kw_only=True):
     metrics: IOMetrics
     taskmanager_id: str = msgspec.field(name="taskmanager-id")
     status_duration: dict[str, int] = msgspec.field(name="status-duration")
+    minflinkd: PartitionInfo | None = None
 
 
 class VertexDetails(Answer, frozen=True, kw_only=True):

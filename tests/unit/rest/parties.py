@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -58,18 +59,22 @@ from minflinkd.rpc.messages import (
     LogFile,
     LogMark,
     LogRange,
+    Partition,
     ReadCollected,
     ReadLog,
+    ReadPartitions,
     ResourceOverview,
     SampledStack,
     SampleStacks,
     SessionPhase,
     SlotStatus,
+    Spent,
     StacksSampled,
     StartingTaskManager,
     TaskManagerInfo,
     TaskManagerReport,
     TaskMetrics,
+    TaskPartitions,
     ThreadsDumped,
     ThreadText,
 )
@@ -399,19 +404,35 @@ class ResourceManager:
         )
 
 
+def partition(index: int, ms: int, rows: int, **fields: Any) -> Partition:
+    """Return a partition that has done ten times as much since the query was started as in the last micro-batch."""
+    last = Spent(ms=ms, rows_in=rows, rows_out=rows // 2, bytes_in=rows * 8, bytes_out=rows * 4)
+    total = Spent(ms=ms * 10, rows_in=rows * 10, rows_out=rows * 5, bytes_in=rows * 80, bytes_out=rows * 40)
+    where: dict[str, Any] = {"host": "127.0.0.1", "executor": "driver", "attempt": 0}
+    done: dict[str, Any] = {"status": "SUCCESS", "started_ms": STARTED + 8000, "last": last, "total": total}
+    return Partition(index=index, **(where | done | fields))
+
+
+SKEWED = TaskPartitions(batch_id=41, partitions=2, told=(partition(0, 100, 90), partition(1, 20, 10)))
+
+
 class TaskManager:
-    """Has two logs, and two collected rows."""
+    """Has two logs, two collected rows, and two partitions of each task. It may have fallen `silent`."""
 
     def __init__(self, network: LocalNetwork) -> None:
         self.logs = {"session.log": b"spark\n", "taskmanager.log": LOG}
         self.reads: list[ReadLog] = []
         self.samples = 0  # how often they were taken
+        self.partitions = SKEWED
+        self.looks = 0  # at partitions
+        self.silent = False
         self.mailbox = Mailbox(task_manager(TM))
         self.mailbox.on(ListLogs, self.list_logs)
         self.mailbox.on(ReadLog, self.read_log)
         self.mailbox.on(ReadCollected, self.read_collected)
         self.mailbox.on(DumpThreads, self.dump)
         self.mailbox.on(SampleStacks, self.sample)
+        self.mailbox.on(ReadPartitions, self.read_partitions)
         network.attach(self.mailbox)
 
     async def list_logs(self, _: ListLogs) -> tuple[LogFile, ...]:
@@ -434,6 +455,12 @@ class TaskManager:
         return ThreadsDumped(
             threads=(ThreadText(name="main", text='"main" session child\n\n'),), missing=("py-spy is not installed",)
         )
+
+    async def read_partitions(self, _: ReadPartitions) -> TaskPartitions:
+        self.looks += 1
+        if self.silent:
+            await asyncio.Event().wait()
+        return self.partitions
 
     async def sample(self, _: SampleStacks) -> StacksSampled:
         self.samples += 1
