@@ -65,8 +65,8 @@ export function LogView({ path, name }) {
   useEffect(() => {
     if (following && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [last.length, log.text, following]);
-  const scrolled = () => {
-    const { scrollTop, scrollHeight, clientHeight } = box.current;
+  const scrolled = (event) => {
+    const { scrollTop, scrollHeight, clientHeight } = event.currentTarget; // the log itself may be gone by now
     if (following && scrollHeight - scrollTop - clientHeight > 80) setFollowing(false);
   };
   return html`<div class="log">
