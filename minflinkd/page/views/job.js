@@ -7,6 +7,7 @@ import { html } from "../app/html.js";
 import { JobFrame } from "../app/jobframe.js";
 import { RANGES, seriesOf, showRange, spanOf } from "../app/job.js";
 import { MarkStrip } from "../app/marks.js";
+import { Partitions } from "../app/partitions.js";
 import { Choice, Figures, Panel, Phases, PhaseLegend } from "../app/parts.js";
 import { setQuery, to } from "../app/router.js";
 import { State } from "../app/status.js";
@@ -29,7 +30,7 @@ function Shown({ known, now, chosen }) {
     <${Panel} title="Tasks" label="Graph" className="graph-panel" rest=${html`<${PressureLegend} />`}>
       <${Graph} tasks=${tasks} chosen=${task?.id} onChoose=${choose} />
     </${Panel}>
-    ${task && html`<${TaskPanel} task=${task} now=${now} onClose=${() => choose(null)} />`}
+    ${task && html`<${TaskPanel} jid=${job.jid} task=${task} now=${now} onClose=${() => choose(null)} />`}
     <${Charts} known=${known} tasks=${tasks} task=${task} now=${now} />`;
 }
 
@@ -71,7 +72,7 @@ function Summary({ known, tasks, now }) {
   ]} />`;
 }
 
-function TaskPanel({ task, now, onClose }) {
+function TaskPanel({ jid, task, now, onClose }) {
   const { vertex, figures } = task;
   const found = vertex.minflinkd;
   const phases = Object.entries(found.phases);
@@ -96,6 +97,7 @@ function TaskPanel({ task, now, onClose }) {
         <dt>Output backlog</dt><dd>${bytes(figures.output_backlog)}</dd>
         ${phases.length > 0 && html`<dt>Start</dt><dd><${Phases} phases=${phases} /><${PhaseLegend} phases=${phases} /></dd>`}
       </dl>
+      <${Partitions} jid=${jid} vertex=${vertex} />
     </div>
   </${Panel}>`;
 }
