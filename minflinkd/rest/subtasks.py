@@ -92,7 +92,7 @@ def io_of(task: TaskDetails, view: SubtaskView) -> IOMetrics:
             read_records=total.rows_in,
             write_records=total.rows_out,
             accumulated_backpressured_time=round(task.metrics.backpressured_ms),
-            accumulated_busy_time=task.metrics.busy_ms * view.share,
+            accumulated_busy_time=round(task.metrics.busy_ms * view.share),
         )
     if view.alone:
         return io_metrics(task)

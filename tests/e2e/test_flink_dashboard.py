@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,33 @@ async def test_every_page_of_flinks_dashboard_opens(cluster: Cluster, job: str) 
         paths = dashboard.pages(job, [vertex_id("numbers"), vertex_id("out")], task_manager)
         assert not (found := await dashboard.complaints_of(page, paths)), "\n".join(found)
         assert "squares" in await dashboard.opened(page, f"/job/running/{job}/overview")
+
+
+async def test_the_subtasks_tab_of_flinks_dashboard_shows_partitions(cluster: Cluster, job: str) -> None:
+    """Each has read rows; it says so for as many as the vertex has."""
+    if reason := dashboard.missing() or browser.missing():
+        pytest.skip(reason)
+    vertex = vertex_id("numbers")
+
+    async def counted() -> list[int]:
+        path = f"/jobs/{job}/vertices/{vertex}"
+        async with aiohttp.ClientSession(cluster.url, headers=cluster.headers) as http, http.get(path) as response:
+            found = await response.json()
+        assert found["parallelism"] == len(found["subtasks"])
+        return [one["metrics"]["read-records"] for one in found["subtasks"]]
+
+    async def all_have_read() -> bool:
+        return all(await counted())
+
+    await until(all_have_read, "rows of each partition")
+    async with dashboard.flink_dashboard(cluster.url, cluster.headers) as url, browser.chromium() as chromium:
+        page = await chromium.new_page()
+        await page.goto(url, wait_until="networkidle")
+        await dashboard.opened(page, f"/job/running/{job}/overview")
+        shown = await dashboard.opened(page, f"/job/running/{job}/overview/{vertex}/subtasks")
+        rows = re.findall(r"^(\d+)\t[^\t]+\t([^\t]+)\t", shown, re.MULTILINE)  # index, bytes, and records received
+    assert [int(index) for index, _ in rows] == list(range(len(await counted()))), shown
+    assert "0" not in {records for _, records in rows}, shown
 
 
 async def _graph(cluster: Cluster, job: str, kind: str) -> dict[str, Any]:
