@@ -63,7 +63,7 @@ def held_watermark(facts: JobFacts) -> Iterator[Finding]:
         if not idle:
             continue
         first = min(idle, key=lambda name: times.get(name, -1))
-        ahead = "" if task.metrics.watermark_ms is None else span(task.metrics.newest_ms - task.metrics.watermark_ms)
+        ahead = span(task.metrics.newest_ms - task.metrics.watermark_ms) if task.metrics.watermark_ms else ""
         edges = {edge.id for edge in task.task.inputs}
         do = (
             f"give the input {first} an idle-timeout, or let its upstream send something"

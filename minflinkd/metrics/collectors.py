@@ -197,13 +197,20 @@ def _of_jobs(jobs: Iterable[JobSample]) -> Iterator[Metric]:
     trials = GaugeMetricFamily(
         "minflinkd_job_on_trial", "1 while a job runs a new version that has found no input.", labels=["job"]
     )
+    running = GaugeMetricFamily(
+        "minflinkd_job_running_timestamp_seconds",
+        "When a job began to run, or to run again, in seconds since 1970; a job that does not run is left out.",
+        labels=["job"],
+    )
     for job in jobs:
+        if job.running_since is not None:
+            running.add_metric([job.job_id], job.running_since)
         trials.add_metric([job.job_id], job.on_trial)
         for outcome, count in sorted(job.hot_restarts.items()):
             hot.add_metric([job.job_id, outcome], count)
         for phase, seconds in job.hot_restart_phases.items():
             phases.add_metric([job.job_id, phase], seconds)
-    yield from (hot, phases, trials)
+    yield from (hot, phases, trials, running)
     yield from _of_checkpoints([(job.job_id, job.checkpoints) for job in jobs if job.checkpoints is not None])
     yield from _of_tasks([(job.job_id, task) for job in jobs for task in job.tasks])
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 
 class RefusalCollector(Collector):
-    """Counts, and shows the counts. The reasons are few and the daemon's own."""
+    """Counts, and shows the counts. The reasons are few and the daemon's own.
 
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+    `reasons`: are shown before there is a refusal. For Prometheus, a counter that begins with 20 has not increased.
+    """
+
+    def __init__(self, reasons: Iterable[str] = ()) -> None:
+        self.counts: Counter[str] = Counter(dict.fromkeys(reasons, 0))
 
     def collect(self) -> Iterator[Metric]:
         refused = CounterMetricFamily(

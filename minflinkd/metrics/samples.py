@@ -62,6 +62,7 @@ class RepeatedSample(msgspec.Struct, frozen=True, kw_only=True):
 class JobSample(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     restarts: int
+    running_since: float | None = None  # seconds since 1970; None: it does not run
     on_trial: bool = False
     repeated: RepeatedSample | None = None
     hot_restarts: dict[str, int] = {}  # by outcome

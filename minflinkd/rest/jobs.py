@@ -305,7 +305,7 @@ def task_info(details: TaskDetails) -> TaskInfo:
         rows_per_second=metrics.rows_per_second,
         state_rows=metrics.state_rows,
         state_bytes=metrics.state_bytes,
-        watermark=metrics.watermark_ms,
+        watermark=metrics.watermark_ms or None,
         first_batch=metrics.first_batch_ms,
         output_backlog=metrics.output_backlog,
         backpressured=metrics.backpressured,

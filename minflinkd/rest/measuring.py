@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from minflinkd.checkpoint.causes import FailureCause, Refusal
 from minflinkd.checkpoint.messages import GetCheckpoints
 from minflinkd.checkpoint.offsets import value
 from minflinkd.checkpoint.statistics import CheckpointStatistics, summary
@@ -103,6 +104,7 @@ def _job_sample(details: JobDetails, checkpoints: CheckpointSample | None) -> Jo
     return JobSample(
         job_id=details.job_id,
         restarts=details.restarts,
+        running_since=details.timestamps.get("RUNNING", 0) / 1000 if details.status is JobStatus.RUNNING else None,
         on_trial=details.on_trial,
         repeated=None if details.repeated is None else _repeated_sample(details.repeated),
         hot_restarts=details.hot_restart_outcomes,
@@ -159,8 +161,9 @@ def _checkpoint_sample(statistics: CheckpointStatistics) -> CheckpointSample:
         failed=statistics.failed,
         restored=statistics.restored,
         in_progress=len(statistics.in_progress),
-        failed_by_cause={cause.value: count for cause, count in sorted(statistics.failed_by_cause.items())},
-        refused={reason.value: count for reason, count in sorted(statistics.refused.items())},
+        # All of them, also at 0: for Prometheus, a counter that begins with 1 has not increased.
+        failed_by_cause={cause.value: statistics.failed_by_cause.get(cause, 0) for cause in FailureCause},
+        refused={reason.value: statistics.refused.get(reason, 0) for reason in Refusal},
         consecutive_failures=statistics.consecutive_failures,
         consecutive_trigger_failures=statistics.consecutive_trigger_failures,
         interval=statistics.interval_ms / 1000,

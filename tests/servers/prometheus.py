@@ -50,14 +50,14 @@ class Prometheus:
 
 @contextlib.asynccontextmanager
 async def prometheus(
-    base: Path, target: str, *, rules: Path | None = None, headers: Mapping[str, str] | None = None
+    base: Path, *targets: str, rules: Path | None = None, headers: Mapping[str, str] | None = None
 ) -> AsyncIterator[Prometheus]:
-    """Scrape `http://target/metrics` each second. `headers`: what a client of the target sends, with its token."""
+    """Scrape `http://target/metrics` each second. `headers`: what a client of the targets sends, with its token."""
     base.mkdir(parents=True, exist_ok=True)
     scrape: dict[str, Any] = {
         "job_name": "minflinkd",
         "honor_labels": True,
-        "static_configs": [{"targets": [target]}],
+        "static_configs": [{"targets": targets}],
     }
     if headers is not None and "Authorization" in headers:
         kind, _, secret = headers["Authorization"].partition(" ")
@@ -85,10 +85,10 @@ async def prometheus(
             async def ready() -> bool:
                 assert process.returncode is None, (base / "prometheus.log").read_text()[-2000:]
                 with contextlib.suppress(aiohttp.ClientError):
-                    return bool(await server.query("up == 1"))
+                    return len(await server.query("up == 1")) == len(targets)
                 return False
 
-            await until(ready, "Prometheus has scraped its target")
+            await until(ready, "Prometheus has scraped its targets")
             yield server
     finally:
         with contextlib.suppress(ProcessLookupError):

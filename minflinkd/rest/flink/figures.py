@@ -84,7 +84,7 @@ def of_task(task: TaskDetails, rates: Mapping[str, float]) -> Figures:
         "state.bytes": metrics.state_bytes,
         "exchange.backlogBytes": metrics.output_backlog,
     }
-    if metrics.watermark_ms is not None:
+    if metrics.watermark_ms:
         found[WATERMARK] = metrics.watermark_ms
     if (busy := rates.get("busy")) is not None and (held := rates.get("backpressured")) is not None:
         found["busyTimeMsPerSecond"] = round(busy)

@@ -159,7 +159,7 @@ class FlinkMetricRoutes:
     async def watermarks(self, request: web.Request) -> web.Response:
         task = find_task(await self._backend.job(request), VERTEX.of(request))
         at = task.metrics.watermark_ms
-        if at is None:
+        if not at:  # 0: it has never moved
             return json_bytes(encoded([]))
         views = subtasks_of(task, await self._partitions.of(task))
         return json_bytes(encoded([Metric(id=f"{view.index}.{figures.WATERMARK}", value=str(at)) for view in views]))

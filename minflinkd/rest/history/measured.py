@@ -94,7 +94,7 @@ class JobMeter:
         share = _backpressure(known, details, now_ms)
         known.batch_id = metrics.batch_id
         begun = metrics.batches > 0
-        lag = None if metrics.watermark_ms is None else (now_ms - metrics.watermark_ms) / 1000
+        lag = (now_ms - metrics.watermark_ms) / 1000 if metrics.watermark_ms else None
         phases = [ms / 1000 if (ms := metrics.batch_phases.get(name)) is not None else None for name in PHASES]
         values: list[Value] = [
             rates[0],

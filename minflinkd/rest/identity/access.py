@@ -22,6 +22,7 @@ from minflinkd.rest.identity.proving import (
     TokenProver,
     Unauthenticated,
     UnknownCertificate,
+    WrongToken,
 )
 from minflinkd.rest.identity.roles import (
     ANONYMOUS,
@@ -45,6 +46,7 @@ from minflinkd.runtime.local_socket import Admitted, HasOptions, peer_of
 DELAY: Final = 0.5  # seconds before the answer to a token that is not valid
 MOST_DELAYED: Final = 64  # such answers that wait; more are given at once, so that they cost the daemon nothing
 CHALLENGE: Final = 'Bearer realm="minflinkd"'
+_UNAUTHENTICATED: Final = (Unauthenticated, WrongToken, ExpiredToken, ExpiredCertificate, UnknownCertificate)
 _IDENTITY: Final = web.RequestKey("identity", Identity)
 
 
@@ -66,7 +68,7 @@ class Access:
         clock = clock or SystemClock()
         self.prover = prover
         self.sessions = Sessions(clock)
-        self.refused = RefusalCollector()
+        self.refused = RefusalCollector(each.reason for each in _UNAUTHENTICATED)
         self._local = local
         self._schemes = schemes
         self._hint = hint

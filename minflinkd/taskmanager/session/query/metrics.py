@@ -38,7 +38,7 @@ def advance(metrics: TaskMetrics, progress: dict[str, Any], rows_in: int | None 
         rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
         state_rows=sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
         state_bytes=sum(int(operator.get("memoryUsedBytes") or 0) for operator in operators),
-        watermark_ms=_watermark(progress) or metrics.watermark_ms,
+        watermark_ms=_watermark(progress, metrics.watermark_ms),
     )
 
 
@@ -50,15 +50,15 @@ def is_executed(progress: dict[str, Any]) -> bool:
     return "addBatch" in (progress.get("durationMs") or {})
 
 
-def _watermark(progress: dict[str, Any]) -> int | None:
-    """Return the watermark in ms; None if there is none, or its year is outside Python's range.
+def _watermark(progress: dict[str, Any], before: int | None) -> int | None:
+    """Return the watermark in ms; 0 until a row has moved it, None if the query has none.
 
-    Time columns may hold any value.
+    It is the one `before` if its year is outside Python's range: time columns may hold any value.
     """
     try:
-        return int(datetime.fromisoformat(progress["eventTime"]["watermark"]).timestamp() * 1000)
+        return int(datetime.fromisoformat(progress["eventTime"]["watermark"]).timestamp() * 1000) or before or 0
     except (KeyError, TypeError, ValueError):
-        return None
+        return before
 
 
 def with_offsets(metrics: TaskMetrics, progress: dict[str, Any], names: Mapping[int, str]) -> TaskMetrics:

@@ -1,4 +1,4 @@
-"""Alerts fire in a real run, each by its cause, and a run from start to end is told as OpenLineage events (E19b)."""
+"""One fault after another in one run: alerts fire, and the run is told as OpenLineage events (E19b)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from minflinkd.cli.job_files import JobFile
 from tests.cluster import Cluster, running_cluster, write_job
 from tests.component.monitoring.test_grafana import answers
-from tests.component.monitoring.test_rules import RULES
+from tests.e2e.alerts.firing import fires, hurried
 from tests.faults.test_storage_faults import Disk, counting_job
 from tests.faulty_disk import FULL, FULL_FOR_TASKS, SOUND
-from tests.servers.prometheus import Prometheus, needs_prometheus, prometheus
-from tests.waiting import until
+from tests.servers.prometheus import needs_prometheus, prometheus
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), needs_prometheus]
 
@@ -35,17 +33,6 @@ def poison(inputs, params):
 """
 
 
-def impatient(target: Path) -> Path:
-    """Write the rules so that each fires as soon as its expression holds: a test cannot wait for `for`."""
-    yaml = YAML(typ="safe", pure=True)
-    loaded = yaml.load(RULES.read_text())
-    for group in loaded["groups"]:
-        for rule in group["rules"]:
-            rule.pop("for", None)
-    target.write_text(json.dumps(loaded))  # JSON is YAML
-    return target
-
-
 def with_entry_point(disk: Disk) -> dict[str, str]:
     """Return an environment in which the emitter is installed, as it is after `pip install`."""
     info = disk.environ["PYTHONPATH"].split(os.pathsep)[0] + "/minflinkd_openlineage-1.0.dist-info"
@@ -54,19 +41,8 @@ def with_entry_point(disk: Disk) -> dict[str, str]:
     (Path(info) / "entry_points.txt").write_text(
         "[minflinkd.listeners]\nopenlineage = minflinkd_openlineage:OpenLineage\n"
     )
-    plugins = Path(__file__).parents[2] / "plugins" / "openlineage"
+    plugins = Path(__file__).parents[3] / "plugins" / "openlineage"
     return {**disk.environ, "PYTHONPATH": os.pathsep.join((disk.environ["PYTHONPATH"], str(plugins)))}
-
-
-async def fires(server: Prometheus, name: str, **labels: str) -> None:
-    async def does() -> bool:
-        found = (await server.firing()).get(name, [])
-        return any(labels.items() <= alert.items() for alert in found)
-
-    try:
-        await until(does, f"{name} fires", timeout=60, pause=0.5)
-    except AssertionError as error:
-        raise AssertionError(f"{error}; instead of it: {await server.firing()}") from error
 
 
 def sound_job(base: Path) -> JobFile:
@@ -111,10 +87,10 @@ async def test_alerts_fire_by_their_causes_and_the_run_is_told_as_lineage(tmp_pa
         job_id = await cluster.submit(sound_job(tmp_path))
         await cluster.await_checkpoints(job_id, 3)
         target = cluster.url.removeprefix("http://")
-        rules = impatient(tmp_path / "rules.yml")
+        rules = hurried(tmp_path / "rules.yml")
         async with prometheus(tmp_path / "prometheus", target, rules=rules, headers=cluster.headers) as server:
             await answers(server)
-            # Without `for`, alerts for what lasts a moment may fire. None of the others may.
+            # Where a minute lasts a second, alerts for what lasts a moment may fire. None of the others may.
             assert set(await server.firing()) <= {"MinflinkdSlotsWait", "MinflinkdCheckpointsSlow"}
 
             disk.becomes(FULL)  # the daemon cannot even write down the number of the next checkpoint
