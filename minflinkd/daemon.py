@@ -200,6 +200,7 @@ class Daemon(Component):
         )
         self.metrics = Metrics(
             version=__version__,
+            heartbeat_timeout=config.heartbeat.timeout,
             rpc_outcomes=lambda: self._network.outcomes,
             rpc_fenced=lambda: self._network.fenced,
             rpc_unreadable=lambda: self._network.unreadable,

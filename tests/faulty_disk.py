@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from minflinkd_local import LocalStorage
 
 EVERY_THIRD, SLOW, FULL, SOUND = "every third write fails", "a write takes 2 s", "full", "sound"
 FULL_FOR_TASKS = "full for TaskManagers"  # as where each has a quota: the daemon goes on writing
+DELETES_FAIL = "nothing can be deleted"
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -41,6 +43,11 @@ class FaultyDisk(FaultyStorage):
                     await asyncio.sleep(2)
                 case "every third write fails" if self.writes % 3 == 0:
                     raise StorageUnavailable("the faulty disk did not take a write")
+
+    async def delete(self, paths: Sequence[str], *, below: str | None = None) -> None:
+        if Path(os.environ["FAULTY_DISK"]).read_text() == DELETES_FAIL:
+            raise StorageUnavailable("the faulty disk deletes nothing")
+        await super().delete(paths, below=below)
 
 
 def install(directory: Path) -> dict[str, str]:

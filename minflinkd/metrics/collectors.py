@@ -129,6 +129,9 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 def _of_resources(sample: ClusterSample) -> Iterator[Metric]:
     yield _gauge("minflinkd_taskmanagers", "Registered TaskManagers.", sample.task_managers or 0)
+    yield _gauge(
+        "minflinkd_taskmanagers_ready", "Registered TaskManagers whose session is ready.", sample.task_managers_ready
+    )
     yield _gauge("minflinkd_taskmanagers_starting", "TaskManagers being started.", sample.task_managers_starting)
     yield CounterMetricFamily("minflinkd_taskmanagers_lost", "TaskManagers lost.", value=sample.task_managers_lost)
     yield _gauge("minflinkd_slots", "Slots of registered TaskManagers.", sample.slots_total)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from prometheus_client import CollectorRegistry, Info, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Info, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
@@ -35,12 +35,16 @@ def _no_storage() -> Mapping[str, Mapping[str, RequestCounts]]:
 
 
 class Metrics:
-    """Created once by the daemon. Components with their own metrics add them to `registry`."""
+    """Created once by the daemon. Components with their own metrics add them to `registry`.
+
+    `heartbeat_timeout`: seconds, as configured.
+    """
 
     def __init__(
         self,
         *,
         version: str,
+        heartbeat_timeout: float = 0.0,
         rpc_outcomes: RpcOutcomes = _no_rpc,
         rpc_fenced: MessageCounts = _no_messages,
         rpc_unreadable: MessageCounts = _no_messages,
@@ -57,6 +61,11 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         Info("minflinkd", "The running version.", registry=self.registry).info({"version": version})
+        Gauge(
+            "minflinkd_heartbeat_timeout_seconds",
+            "Silence after which a component counts as lost.",
+            registry=self.registry,
+        ).set(heartbeat_timeout)
 
     def render(self) -> bytes:
         """Return the metrics in Prometheus' text format."""

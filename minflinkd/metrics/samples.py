@@ -99,6 +99,7 @@ class ClusterSample(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobSample, ...] = ()
     jobs_left_out: int = 0  # running jobs over the limit on labels
     task_managers: int | None = None
+    task_managers_ready: int = 0  # with a session
     task_managers_starting: int = 0
     task_managers_lost: int = 0
     slots_total: int = 0

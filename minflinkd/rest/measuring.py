@@ -18,7 +18,7 @@ from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.blobs import BlobListing
 from minflinkd.rpc.jobs import GetJob, JobDetails, JobOverview, JobStatus, RepeatedFailures, TaskDetails
-from minflinkd.rpc.messages import Request
+from minflinkd.rpc.messages import Request, SessionPhase
 from minflinkd.runtime.errors import MinflinkError
 
 R = TypeVar("R")
@@ -76,6 +76,7 @@ class Measuring:
         return msgspec.structs.replace(
             sample,
             task_managers=overview.task_managers,
+            task_managers_ready=sum(info.report.session is SessionPhase.READY for info in task_managers),
             task_managers_starting=len(overview.starting),
             task_managers_lost=overview.lost,
             slots_total=overview.slots_total,

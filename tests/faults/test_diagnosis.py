@@ -63,7 +63,7 @@ def blocks(inputs, params):
         time.sleep(600)
         return value
 
-    return inputs["numbers"].where("value >= 200").withColumn("value", slept("value"))
+    return inputs["numbers"].where(params.get("from", "value >= 200")).withColumn("value", slept("value"))
 
 
 def skewed(inputs, params):

@@ -47,6 +47,13 @@ def test_each_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() 
     assert all(seen == {True, False} for seen in fires.values()), fires
 
 
+def test_each_alert_is_fired_by_its_cause_in_a_real_run() -> None:
+    """By one of the tests in tests/e2e/alerts, which only `make test-all` runs."""
+    runs = "".join(path.read_text() for path in (DEPLOY.parent / "tests" / "e2e" / "alerts").glob("test_*.py"))
+    fired = re.findall(r'fires\((?:\w+\.)?server, "(\w+)"', runs)
+    assert sorted({rule["alert"] for rule in rules()} - set(fired)) == []
+
+
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
 def test_an_alert_says_what_is_wrong_and_what_to_do_about_metrics_that_exist(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning", "info")

@@ -62,7 +62,7 @@ def files(path: Path, **more: Any) -> dict[str, Any]:
 
 async def test_a_bug_is_told_while_the_job_restarts_and_when_it_has_failed(ward: Ward, tmp_path: Path) -> None:
     restarts = await ward.submit(tmp_path, "restarts", through("poison"))
-    await ward.submit(tmp_path, "fails", through("poison"), **{"restart-strategy": {"type": "none"}})
+    await ward.submit(tmp_path, "fails", through("poison"), **{"restart-strategy": {"kind": "none"}})
     await fires(ward.server, "MinflinkdJobFailed", severity="critical")
     await fires(ward.server, "MinflinkdJobRestarts", job=restarts, severity="warning", timeout=120)
 

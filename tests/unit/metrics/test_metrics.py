@@ -18,6 +18,7 @@ SAMPLE = ClusterSample(
         JobSample(
             job_id="a" * 32,
             restarts=3,
+            running_since=1.5,
             on_trial=True,
             repeated=RepeatedSample(failures=3, task="out", task_manager="tm-0123456789ab"),
             tasks=(
@@ -50,7 +51,8 @@ SAMPLE = ClusterSample(
         ),
     ),
     jobs_left_out=1,
-    task_managers=1,
+    task_managers=2,
+    task_managers_ready=1,
     slots_total=4,
     slots_free=2,
     heartbeat_ages={"tm-0123456789ab": 1.5},
@@ -75,12 +77,15 @@ def test_a_sample_becomes_metrics() -> None:
     assert found["minflinkd_jobs_not_shown", ()] == 1
     assert found["minflinkd_job_restarts_total", (job,)] == 3
     assert found["minflinkd_job_on_trial", (job,)] == 1
+    assert found["minflinkd_job_running_timestamp_seconds", (job,)] == 1.5
     assert found["minflinkd_job_restarting_repeatedly", (job, "out", "tm-0123456789ab")] == 3
     assert found["minflinkd_checkpoints_total", (job, "completed")] == 7
     assert found["minflinkd_checkpoint_failures_total", ("expired", job)] == 1
     assert found["minflinkd_checkpoint_last_duration_seconds", (job,)] == 0.3
     assert ("minflinkd_checkpoint_last_completed_timestamp_seconds", (job,)) not in found, "there was none"
     assert found["minflinkd_slots_free", ()] == 2
+    assert found["minflinkd_taskmanagers", ()] == 2
+    assert found["minflinkd_taskmanagers_ready", ()] == 1
     assert found["minflinkd_taskmanager_heartbeat_age_seconds", ("tm-0123456789ab",)] == 1.5
     assert found["minflinkd_task_rows_in", (job, "out")] == 5
     assert ("minflinkd_task_watermark_seconds", (job, "out")) not in found

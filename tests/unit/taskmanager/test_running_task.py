@@ -167,6 +167,14 @@ def test_a_watermark_of_no_year_of_ours_is_none(text: str | None) -> None:
     assert known.watermark_ms == 1000
 
 
+def test_a_watermark_that_no_row_has_moved_is_told_apart_from_none() -> None:
+    """So that an alert sees that it stands still."""
+    unmoved = {"batchId": 0, "eventTime": {"watermark": "1970-01-01T00:00:00.000Z"}}
+    assert metrics.advance(TaskMetrics(), unmoved).watermark_ms == 0
+    assert metrics.advance(TaskMetrics(watermark_ms=7), unmoved).watermark_ms == 7
+    assert metrics.advance(TaskMetrics(), {"batchId": 0, "eventTime": {}}).watermark_ms is None
+
+
 def test_a_query_that_nobody_watches_any_more_has_failed(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever ends the watch is reported. Otherwise the task would be RUNNING for ever."""
 
