@@ -226,6 +226,7 @@ def a_whole_cluster() -> ClusterSample:
             JobSample(
                 job_id="a" * 32,
                 restarts=0,
+                running_since=1.0,
                 repeated=RepeatedSample(failures=3, task="out", task_manager="tm-0123456789ab"),
                 hot_restarts={"completed": 1},
                 hot_restart_phases={"running": 0.3},
