@@ -227,7 +227,7 @@ class Daemon(Component):
             ),
             about=About(
                 version=__version__,
-                config_items=lambda: [(item.key, item.value) for item in self.config.as_items()],
+                config_items=lambda: self.config.as_items(),
                 blob_url=lambda: self.blobs.url,
                 standing=self._standing,
                 directories=(self.state_directory,),

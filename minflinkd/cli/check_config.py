@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @output_options
 @click.pass_context
 def check_config(context: click.Context, file: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Check a configuration and show what differs from the defaults.
+    """Check a configuration, and show what differs from the defaults and where it was set.
 
     The default of FILE is what `minflinkd serve` would read: $MINFLINKD_CONFIG, or /etc/minflinkd/minflinkd.yaml.
     Overrides from the environment (MINFLINKD_...) apply, as they do for the daemon.
@@ -88,11 +88,13 @@ def _print_faults(error: ConfigError, *, as_json: bool) -> None:
 
 
 def _print_config(config: Config, file: Path | None, *, as_json: bool) -> None:
-    changed = [item for item in config.as_items() if not item.is_default]
+    items = config.as_items()
+    changed = [item for item in items if not item.is_default]
     if as_json:
         values = {item.key: item.value for item in changed}
-        print_json({"valid": True, "file": str(file) if file else None, "changed": values})
+        origins = {item.key: [str(one) for one in item.origins] for item in items if item.origins}
+        print_json({"valid": True, "file": str(file) if file else None, "changed": values, "origins": origins})
         return
-    click.echo(f"{file or 'The defaults'}: no faults; {len(changed)} of {len(config.as_items())} options changed.")
+    click.echo(f"{file or 'The defaults'}: no faults; {len(changed)} of {len(items)} options changed.")
     for item in changed:
-        click.echo(f"  {item.key}: {item.value}")
+        click.echo(f"  {item.key}: {item.value}  ({', '.join(map(str, item.origins))})")

@@ -26,7 +26,7 @@ GROUPS = {
     "Start": {
         "serve": Lazy("serve:serve", "Run the daemon."),
         "taskmanager": Lazy("taskmanager:taskmanager", "Run one TaskManager, or drain one."),
-        "check-config": Lazy("check_config:check_config", "Check a configuration and show what differs from defaults."),
+        "check-config": Lazy("check_config:check_config", "Check a configuration; show what was set, and where."),
         "token": Lazy("token:token", "Make, list and revoke tokens for the HTTP endpoint."),
         "open": Lazy("open_page:open_page", "Print a link that logs a browser in."),
         "handover": Lazy("handover:handover", "End the daemon, but leave its tasks running for the next one."),

@@ -88,7 +88,8 @@ def declared(tree: type, path: tuple[str, ...] = ()) -> Iterator[Option]:
         hint, here = hints[field.name], (*path, field.name)
         declaration: _Declaration | None = field.metadata.get(_DECLARATION)
         if declaration is None:
-            yield from declared(hint, here)
+            if isinstance(hint, type) and dataclasses.is_dataclass(hint):  # a section
+                yield from declared(hint, here)
             continue
         kind, optional = _kind(hint)
         yield Option(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from minflinkd.config.combinations import impossible
 from minflinkd.config.declaration import Option
 from minflinkd.config.options import Config, option_named, options
+from minflinkd.config.origin import Origin
 from minflinkd.config.source import Malformed, Setting, from_environment, from_overrides, from_yaml
 from minflinkd.config.values import NotAllowed, allowed, parse
 from minflinkd.runtime.errors import Consequence, MinflinkError
@@ -81,7 +82,7 @@ def parse_config(
     reader = _Reader(faults)
     for layer in layers:
         reader.read(layer)
-    config = Config().with_values(reader.values)
+    config = Config(origins=reader.origins).with_values(reader.values)
     if not faults:  # a combination with a refused value means nothing
         faults += (reader.combination_fault(keys, problem) for keys, problem in impossible(config))
     if faults:
@@ -96,6 +97,11 @@ class _Reader:
         self.values: dict[Option, object] = {}
         self._faults = faults
         self._settings: dict[str, Setting] = {}  # the last one of each option, and entry of a map, by their keys
+        self._origins: dict[str, dict[str, Origin]] = {}  # by the option's key, and the entry of a map
+
+    @property
+    def origins(self) -> dict[str, tuple[Origin, ...]]:
+        return {key: tuple(found.values()) for key, found in self._origins.items()}
 
     def read(self, layer: Iterable[Setting]) -> None:
         seen: dict[tuple[Option, str], Setting] = {}
@@ -126,18 +132,19 @@ class _Reader:
                 self._fault(setting, f"is not allowed: {error}", option)
                 return
         self._settings[option.key] = setting
+        self._origins.setdefault(option.key, {})[entry] = replace(setting.origin, entry=entry)
 
     def _fault(self, setting: Setting, problem: str, option: Option | None = None) -> None:
         value = "null" if setting.value is None else repr(setting.value)
         shown = MASK if option is not None and option.sensitive else value
-        self._faults.append(Fault(setting.origin, setting.key, shown, problem))
+        self._faults.append(Fault(str(setting.origin), setting.key, shown, problem))
 
     def combination_fault(self, keys: Iterable[str], problem: str) -> Fault:
         """Return the fault, named after the setting that was read last: the defaults alone are a valid combination."""
         found = [self._settings[key] for key in keys if key in self._settings]
         if not found:
             return Fault("", "", "", problem)
-        return Fault(found[-1].origin, found[-1].key, repr(found[-1].value), problem)
+        return Fault(str(found[-1].origin), found[-1].key, repr(found[-1].value), problem)
 
 
 def _option_of(key: str) -> tuple[Option | None, str]:

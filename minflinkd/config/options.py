@@ -23,6 +23,7 @@ from minflinkd.config.cluster_options import (
 from minflinkd.config.declaration import Option, declared
 from minflinkd.config.ha_options import HighAvailability
 from minflinkd.config.job_options import Checkpointing, HotRestart, RestartStrategy, Scheduler, Slot
+from minflinkd.config.origin import Origin
 from minflinkd.config.taskmanager_options import ResourceManager, TaskManager
 from minflinkd.config.tls_options import InternalTls, RestTls
 from minflinkd.config.values import format_value, masked
@@ -35,11 +36,16 @@ class Item(NamedTuple):
     value: str  # masked if the option is sensitive
     is_default: bool
     sensitive: bool
+    origins: tuple[Origin, ...] = ()  # where it was set, for a map each entry; empty: nowhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """`Config()` has the defaults; `load_config` reads files and overrides."""
+    """`Config()` has the defaults; `load_config` reads files and overrides.
+
+    `origins`: where options were set, by their keys. Configurations with the same values are equal, wherever they are
+    from.
+    """
 
     cluster: Cluster = field(default_factory=Cluster)
     ha: HighAvailability = field(default_factory=HighAvailability)
@@ -61,6 +67,7 @@ class Config:
     storage: StorageBackends = field(default_factory=StorageBackends)
     listeners: Listeners = field(default_factory=Listeners)
     log: Log = field(default_factory=Log)
+    origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def with_values(self, values: Mapping[Option, object]) -> Config:
         """Return this configuration with other values. Neither their types nor their combinations are checked."""
@@ -73,7 +80,8 @@ class Config:
         for option in options():
             value = option.value_in(self)
             text = format_value(masked(option, value))
-            items.append(Item(option.key, text, value == option.default, option.sensitive))
+            origins = self.origins.get(option.key, ())
+            items.append(Item(option.key, text, value == option.default, option.sensitive, origins))
         return items
 
 

@@ -51,7 +51,9 @@ its job.
 - Durations are written `500 ms`, `10 s`, `2 min`, `1 h`, `1 d`, sizes `512 KiB`, `64 MiB`, `1 GiB` (`MB` is 1000 * 1000
   bytes); bare numbers are seconds and bytes.
 - An unknown key, a wrong value or an impossible combination stops the start. The message names every fault with its
-  line, the value, what is allowed and the nearest key that exists. `minflinkd check-config FILE` does the same check.
+  line, the value, what is allowed and the nearest key that exists. `minflinkd check-config FILE` does the same check,
+  and says of each option where it was set. A running daemon says it on [its page](page.md) and in
+  `GET /jobmanager/config`.
 - `systemctl reload minflinkd` (SIGHUP) applies changes of options marked *live* and logs which others wait for a
   restart. A file with faults changes nothing.
 - Entries of `storage` and `taskmanager.spark.conf` whose names look like a secret are masked wherever a configuration

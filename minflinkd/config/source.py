@@ -12,6 +12,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from minflinkd.config.options import option_named, options
+from minflinkd.config.origin import Layer, Origin
 from minflinkd.runtime import private_files
 
 _PREFIX: Final = "MINFLINKD_"
@@ -38,7 +39,7 @@ class Setting:
 
     key: str
     value: str | None
-    origin: str  # as shown in errors, e.g. `minflinkd.yaml:12`
+    origin: Origin
     structure: bool = False  # there is a list or an empty map instead of a value
 
 
@@ -71,7 +72,7 @@ def _settings(node: Node, prefix: str, name: str) -> Iterator[Setting]:
         raise Malformed(node.start_mark.line + 1, "nested too deeply")
     for key_node, value in node.value:
         key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
-        origin = f"{name}:{key_node.start_mark.line + 1}"
+        origin = Origin(Layer.FILE, f"{name}:{key_node.start_mark.line + 1}")
         if isinstance(value, MappingNode) and value.value:
             yield from _settings(value, key, name)
         elif isinstance(value, ScalarNode):
@@ -103,7 +104,7 @@ def from_environment(environ: Mapping[str, str]) -> list[Setting]:
         )
         if variable.startswith(_PREFIX) and not foreign:
             known = variable in keys
-            origin = f"environment variable {variable}" if known else "environment"
+            origin = Origin(Layer.ENVIRONMENT, variable if known else "")
             found += _text_setting(keys[variable] if known else variable, environ[variable], origin)
     return found
 
@@ -112,11 +113,11 @@ def from_overrides(overrides: Mapping[str, str]) -> list[Setting]:
     """Return the settings of the command line."""
     found: list[Setting] = []
     for key, text in overrides.items():
-        found += _text_setting(key, text, "command line")
+        found += _text_setting(key, text, Origin(Layer.COMMAND_LINE))
     return found
 
 
-def _text_setting(key: str, text: str, origin: str) -> list[Setting]:
+def _text_setting(key: str, text: str, origin: Origin) -> list[Setting]:
     if not _is_map(key):
         return [Setting(key, text, origin)]
     try:  # a whole map as JSON or YAML

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from minflinkd.config.options import Item
 from minflinkd.ha.standing import Standing, Standings
 from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer
@@ -24,6 +25,8 @@ from minflinkd.rest.schemas import (
     Features,
     HandoverInfo,
     LeaderInfo,
+    OptionInfo,
+    OptionOrigin,
     StandbyInfo,
     StartingInfo,
 )
@@ -41,7 +44,7 @@ class About:
     """What the endpoint shows about the daemon: its version, current options, addresses, and who leads."""
 
     version: str
-    config_items: Callable[[], Iterable[tuple[str, str]]]
+    config_items: Callable[[], Iterable[Item]]
     blob_url: Callable[[], str]
     standing: Standings = Standing
     directories: tuple[Path, ...] = ()  # that the daemon writes to
@@ -81,7 +84,11 @@ class ClusterRoutes:
                 Role.VIEW,
                 "The options in force",
                 {200: list[ConfigEntry]},
-                more="Sensitive values are masked",
+                more=(
+                    "Sensitive values are masked. `minflinkd.origins`: where the option was set, for a map each "
+                    "`entry`. `layer`: `file`, `environment` or `command-line`; `place`: the file with its line, or "
+                    "the variable. No origin: the value is the default"
+                ),
             ),
             route.post(
                 "/cluster/handover",
@@ -123,8 +130,13 @@ class ClusterRoutes:
 
 def config_entries(about: About) -> list[ConfigEntry]:
     """Return the options in force, without secrets."""
-    items = sorted(about.config_items())
-    return [ConfigEntry(key=key, value=MASK if is_sensitive(key) else value) for key, value in items]
+    return [_entry(item) for item in sorted(about.config_items(), key=lambda item: item.key)]
+
+
+def _entry(item: Item) -> ConfigEntry:
+    origins = tuple(OptionOrigin(layer=one.layer, place=one.place, entry=one.entry) for one in item.origins)
+    value = MASK if is_sensitive(item.key) else item.value
+    return ConfigEntry(key=item.key, value=value, minflinkd=OptionInfo(origins=origins))
 
 
 def overview_of(jobs: tuple[JobOverview, ...], resources: ResourceOverview, about: About) -> ClusterOverview:

@@ -2,12 +2,12 @@
 import { Chart } from "../app/chart.js";
 import { useNow } from "../app/clock.js";
 import { cluster } from "../app/cluster.js";
-import { age, plural, seconds, short, time, whole } from "../app/format.js";
-import { html, useMemo, useRef, useState } from "../app/html.js";
-import { useKey } from "../app/keys.js";
-import { Empty, Fault, Figures, Head, Panel, Scroll, useAnswer } from "../app/parts.js";
+import { age, seconds, short, time, whole } from "../app/format.js";
+import { html } from "../app/html.js";
+import { Empty, Figures, Head, Panel, Scroll } from "../app/parts.js";
 import { Sign } from "../app/status.js";
 import { useStore } from "../app/store.js";
+import { Options } from "./options.js";
 
 const HOUR = 3600;
 
@@ -53,20 +53,4 @@ function Past({ figures, now }) {
     <${Chart} ...${common} title="Slots" form=${short} series=${[line("slots_total", "all", 2), line("slots_free", "free", 3)]} />
     <${Chart} ...${common} title="Jobs and TaskManagers" form=${short} series=${[line("jobs_running", "jobs that run", 4), line("task_managers", "TaskManagers", 5)]} />
   </div></${Panel}>`;
-}
-
-function Options() {
-  const { value, error } = useAnswer("/jobmanager/config");
-  const [filter, setFilter] = useState("");
-  const field = useRef(null);
-  useKey("/", "Filter the options", () => field.current?.focus());
-  const wanted = filter.trim().toLowerCase();
-  const shown = useMemo(() => (value ?? []).filter((one) => one.key.toLowerCase().includes(wanted) || one.value.toLowerCase().includes(wanted)), [value, wanted]);
-  const rest = html`<span class="muted" role="status">${value ? plural(shown.length, "option") : ""}</span>
-    <input ref=${field} class="field" type="search" placeholder="Filter" aria-label="Filter the options" value=${filter} onInput=${(event) => setFilter(event.target.value)} onKeyDown=${(event) => event.key === "Escape" && (setFilter(""), field.current.blur())} />`;
-  return html`<${Panel} title="Options" label="Options" rest=${rest}><${Fault} error=${error} />
-    ${value && (shown.length
-      ? html`<${Scroll} label="Options"><table class="options"><thead><tr><th scope="col">Option</th><th scope="col">Value</th></tr></thead><tbody>${shown.map((one) => html`<tr key=${one.key}><td class="mono">${one.key}</td><td class="mono">${one.value || html`<span class="faint">empty</span>`}</td></tr>`)}</tbody></table></${Scroll}>`
-      : html`<${Empty}>No option has this in its name or value.</${Empty}>`)}
-  </${Panel}>`;
 }

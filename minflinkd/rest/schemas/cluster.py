@@ -75,9 +75,20 @@ class HandoverInfo(Answer, frozen=True, kw_only=True):
     pid: int  # of the daemon that is ending
 
 
+class OptionOrigin(Answer, frozen=True, kw_only=True):
+    layer: str  # file, environment, command-line
+    place: str  # the file and the line, or the variable; empty: the command line
+    entry: str = ""  # of an option that is a map
+
+
+class OptionInfo(Answer, frozen=True, kw_only=True):
+    origins: tuple[OptionOrigin, ...]  # where the option was set; empty: nowhere, so its value is the default
+
+
 class ConfigEntry(Answer, frozen=True, kw_only=True):
     key: str
     value: str
+    minflinkd: OptionInfo | None = None  # None: an earlier version, which does not say
 
 
 class Health(Answer, frozen=True, kw_only=True):

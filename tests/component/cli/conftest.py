@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.cli.main import main
+from minflinkd.config.options import Item
 from minflinkd.ha.service import Member
 from minflinkd.ha.standing import Standing
 from minflinkd.metrics.registry import Metrics
@@ -41,7 +42,7 @@ class RunningDaemon:
         self.network = LocalNetwork()
         self.handed_over = threading.Event()
         self.epoch = 7
-        self.options: list[tuple[str, str]] = []
+        self.options: list[Item] = []
         self.standbys = (Member(name="beta:18", url="http://beta:8081"),)
         self.dispatcher = Dispatcher(self.network)
         self.resource_manager = ResourceManager(self.network)

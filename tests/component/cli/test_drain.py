@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from minflinkd.config.options import Item
 from tests.component.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import RUNNING, TM
 
@@ -65,7 +66,7 @@ def test_a_taskmanager_that_does_not_register_with_the_next_leader_has_ended(
     """It had the time that a registration takes, so the command ends (A15b)."""
     monkeypatch.setattr("minflinkd.cli.drain.RECONNECTING", 0.5)
     manager = daemon.resource_manager
-    daemon.options = [("heartbeat.timeout", "500 ms")]
+    daemon.options = [Item("heartbeat.timeout", "500 ms", is_default=False, sensitive=False)]
     manager.held, manager.standalone = ["it is a batch job"] * 100, True
 
     def another_leads(looks: int) -> None:

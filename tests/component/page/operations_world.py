@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 from minflinkd.blob.server import BlobStatistics
 from minflinkd.blob.transfer import BlobInfo
+from minflinkd.config.options import Item
+from minflinkd.config.origin import Layer, Origin
 from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
@@ -28,7 +30,22 @@ ORPHANS = j.JobOrphans(
     files=(j.OrphanFile(name="shared/0f3a", size=4_200_000, modified_ms=1_700_000_000_000),) * 3,
     kept=31,
 )
-OPTIONS = [("rest.port", "8081"), ("taskmanager.numberOfTaskSlots", "2"), ("security.token", "hunter2")]
+FILE = Origin(Layer.FILE, "/etc/minflinkd/minflinkd.yaml:12")
+OPTIONS = [
+    Item("rest.port", "8081", is_default=True, sensitive=False),
+    Item("security.token", "hunter2", False, True, (Origin(Layer.ENVIRONMENT, "MINFLINKD_SECURITY_TOKEN"),)),
+    Item("taskmanager.numberOfTaskSlots", "2", False, False, (FILE,)),
+    Item(
+        "taskmanager.spark.conf",
+        "{}",
+        False,
+        False,
+        (
+            Origin(Layer.COMMAND_LINE, entry="spark.a"),
+            Origin(Layer.FILE, "/etc/minflinkd/minflinkd.yaml:13", "spark.b"),
+        ),
+    ),
+]
 
 
 class Blobs:

@@ -143,6 +143,20 @@ async def test_the_daemon_shows_its_options_without_secrets(page: Opened) -> Non
     await expect(options.locator("tbody tr")).to_have_count(1)
 
 
+async def test_the_daemon_shows_where_each_option_was_set(page: Opened) -> None:
+    """Also of secrets. What was set nowhere is the default, and can be left out (E17)."""
+    await page.go("daemon")
+    rows = page.page.get_by_role("region", name="Options").locator("tbody tr")
+    await expect(rows.nth(0)).to_contain_text("rest.port8081default")
+    await expect(rows.nth(1)).to_contain_text("MINFLINKD_SECURITY_TOKEN")
+    await expect(rows.nth(2)).to_contain_text("2/etc/minflinkd/minflinkd.yaml:12")
+    await expect(rows.nth(3)).to_contain_text("spark.a: command linespark.b: /etc/minflinkd/minflinkd.yaml:13")
+    await page.page.get_by_label("Only what is not default").check()
+    await expect(rows).to_have_count(3)
+    await page.page.get_by_label("Filter the options").fill("yaml:12")
+    await expect(rows).to_have_count(1)
+
+
 async def test_storage_counts_the_files_of_all_jobs(page: Opened, world: Steered) -> None:
     await page.go("storage")
     await expect(page.page.get_by_role("region", name="By job").locator("tbody tr")).to_have_count(4)

@@ -116,7 +116,7 @@ class World:
             Backend(self._network, timeout=5.0),
             listening=Listening(host="127.0.0.1", port=self._port),
             entrance=Entrance(access=self._access),
-            about=About(version="0.1.0", config_items=lambda: [("rest.port", "8081")], blob_url=str),
+            about=About(version="0.1.0", config_items=list, blob_url=str),
             metrics=metrics,
         )
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from minflinkd.config.options import Item
+from minflinkd.config.origin import Layer, Origin
 from minflinkd.ha.service import Member
 from minflinkd.ha.standing import Standing
 from minflinkd.metrics.registry import Metrics
@@ -21,6 +23,11 @@ from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime.log_tail import Kept
 from tests.component.rest.described import described
 from tests.unit.rest.parties import STARTED, Dispatcher, ResourceManager, TaskManager
+
+OPTIONS = [
+    Item("rest.port", "8081", is_default=True, sensitive=False),
+    Item("security.token-secret", "hunter2", False, True, (Origin(Layer.FILE, "/etc/minflinkd/minflinkd.yaml:12"),)),
+]
 
 
 @pytest.fixture
@@ -88,7 +95,7 @@ async def server(
         entrance=Entrance(access=Access.open_to_all()),
         about=About(
             version="0.1.0",
-            config_items=lambda: [("rest.port", "8081"), ("security.token-secret", "hunter2")],
+            config_items=lambda: OPTIONS,
             blob_url=lambda: "http://127.0.0.1:50100",
             standing=lambda: STANDING,
             log_tail=lambda: Kept(1000, b"the daemon's last words\n"),

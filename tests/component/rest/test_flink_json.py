@@ -184,11 +184,17 @@ async def test_a_jobs_config_hides_secrets(http: Http) -> None:
     assert execution["restart-strategy"] == "fixed-delay (at most 3 attempts)"
 
 
-async def test_the_daemons_config_hides_secrets(http: Http) -> None:
-    """Sensitive values are masked everywhere (E40)."""
+async def test_the_daemons_config_hides_secrets_and_says_where_options_were_set(http: Http) -> None:
+    """Sensitive values are masked everywhere (E40); where they are from is said of them, too (E17)."""
     assert await get(http, "/jobmanager/config") == [
-        {"key": "rest.port", "value": "8081"},
-        {"key": "security.token-secret", "value": "******"},
+        {"key": "rest.port", "value": "8081", "minflinkd": {"origins": []}},
+        {
+            "key": "security.token-secret",
+            "value": "******",
+            "minflinkd": {
+                "origins": [{"layer": "file", "place": "/etc/minflinkd/minflinkd.yaml:12", "entry": ""}],
+            },
+        },
     ]
 
 

@@ -23,7 +23,10 @@ def test_a_good_file_ends_with_0_and_shows_what_differs_from_the_defaults(cli: C
     file.write_text("rest.port: 8082\n")
     result = cli.invoke(check_config, [str(file), "--set", "heartbeat.interval=2s"])
     assert result.exit_code == 0
-    assert result.output.splitlines()[1:] == ["  rest.port: 8082", "  heartbeat.interval: 2 s"]
+    assert result.output.splitlines()[1:] == [
+        f"  rest.port: 8082  ({file}:1)",
+        "  heartbeat.interval: 2 s  (command line)",
+    ]
 
 
 def test_a_bad_file_ends_with_2_and_every_fault(cli: CliRunner, tmp_path: Path) -> None:
@@ -41,7 +44,12 @@ def test_json_says_the_same_to_a_program(cli: CliRunner, tmp_path: Path) -> None
     file = tmp_path / "minflinkd.yaml"
     file.write_text("rest.port: 8082\n")
     good = json.loads(cli.invoke(check_config, [str(file), "--json"]).stdout)
-    assert good == {"valid": True, "file": str(file), "changed": {"rest.port": "8082"}}
+    assert good == {
+        "valid": True,
+        "file": str(file),
+        "changed": {"rest.port": "8082"},
+        "origins": {"rest.port": [f"{file}:1"]},
+    }
     result = cli.invoke(check_config, [str(file), "--json"], env={"MINFLINKD_REST_PORT": "x"})
     bad = json.loads(result.stdout)
     assert result.exit_code == 2

@@ -84,8 +84,8 @@ def test_every_option_is_shown_with_its_value_and_whether_it_is_the_default() ->
     """`GET /jobmanager/config` shows them (E1)."""
     items = {item.key: item for item in parse_config("heartbeat.interval: 2000 ms", {}, {}).as_items()}
     assert len(items) == len(options())
-    assert items["heartbeat.interval"][1:] == ("2 s", False, False)
-    assert items["taskmanager.registration.timeout"][1:] == ("null", True, False)
+    assert items["heartbeat.interval"][1:4] == ("2 s", False, False)
+    assert items["taskmanager.registration.timeout"][1:] == ("null", True, False, ())
 
 
 def test_entries_that_look_like_secrets_are_masked_where_a_configuration_is_shown() -> None:
@@ -129,6 +129,19 @@ def test_a_reload_applies_live_options_and_names_those_that_need_a_restart() -> 
     assert found.restart == ("rest.port", "log.level")
     assert found.config == parse_config("rest.port: 1\nresourcemanager.standby-taskmanagers: 3", {}, {})
     assert changes(old, old).config == old
+
+
+def test_after_a_reload_an_option_that_needs_a_restart_is_still_from_where_it_was_set_before() -> None:
+    """What is shown beside a value is where that value is from, not where the next start will read another (E17)."""
+    old = parse_config("rest.port: 1", {}, {}, name="a.yaml")
+    new = parse_config("log.level: INFO\nrest.port: 2\nresourcemanager.standby-taskmanagers: 3", {}, {}, name="a.yaml")
+    origins = changes(old, new).config.origins
+    assert {key: [str(one) for one in found] for key, found in origins.items()} == {
+        "rest.port": ["a.yaml:1"],
+        "log.level": ["a.yaml:1"],
+        "resourcemanager.standby-taskmanagers": ["a.yaml:3"],
+    }
+    assert "rest.port" not in changes(Config(), new).config.origins
 
 
 @given(CONFIGS, CONFIGS)

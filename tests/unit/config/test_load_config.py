@@ -9,6 +9,7 @@ import pytest
 from minflinkd.config import Config, ConfigError, Fault, load_config
 from minflinkd.config.cluster_options import LogLevel
 from minflinkd.config.load import parse_config
+from minflinkd.config.origin import Layer, Origin
 from minflinkd.config.values import PortRange
 from minflinkd.daemon_options import restart_strategy
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy
@@ -78,6 +79,29 @@ def test_the_environment_overrides_the_file_and_the_command_line_overrides_both(
     environ = {"MINFLINKD_REST_PORT": "10", "MINFLINKD_HEARTBEAT_INTERVAL": "3 s", "HOME": "/"}
     config = parse_config(text, environ, {"rest.port": "100"})
     assert (config.rest.port, config.heartbeat.interval, config.slot.request_timeout) == (100, Duration(3), Duration(3))
+
+
+def test_a_configuration_knows_where_each_option_was_set() -> None:
+    """The last layer that sets an option is where its value is from; an option that nobody set has no origin (E17)."""
+    text = "rest.port: 1\nheartbeat: {interval: 2 s,\n  timeout: 9 s}\nlog.level: INFO\n"
+    config = parse_config(text, {"MINFLINKD_HEARTBEAT_INTERVAL": "3 s"}, {"rest.port": "100"}, name="a.yaml")
+    assert config.origins == {
+        "rest.port": (Origin(Layer.COMMAND_LINE),),
+        "heartbeat.interval": (Origin(Layer.ENVIRONMENT, "MINFLINKD_HEARTBEAT_INTERVAL"),),
+        "heartbeat.timeout": (Origin(Layer.FILE, "a.yaml:3"),),
+        "log.level": (Origin(Layer.FILE, "a.yaml:4"),),  # though this is the default
+    }
+    assert config == parse_config("rest.port: 100\nheartbeat: {interval: 3 s, timeout: 9 s}", {}, {})
+
+
+def test_a_map_knows_where_each_of_its_entries_was_set() -> None:
+    """Each layer adds entries, and a later one replaces those of an earlier one (E17)."""
+    text = "taskmanager.spark.conf:\n  spark.a: 1\n  spark.b: 2\n"
+    config = parse_config(text, {}, {"taskmanager.spark.conf.spark.a": "3"}, name="a.yaml")
+    assert config.origins["taskmanager.spark.conf"] == (
+        Origin(Layer.COMMAND_LINE, entry="spark.a"),
+        Origin(Layer.FILE, "a.yaml:3", entry="spark.b"),
+    )
 
 
 def test_spark_settings_are_a_map_that_every_source_adds_to() -> None:
