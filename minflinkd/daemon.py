@@ -201,9 +201,7 @@ class Daemon(Component):
         self.metrics = Metrics(
             version=__version__,
             heartbeat_timeout=config.heartbeat.timeout,
-            rpc_outcomes=lambda: self._network.outcomes,
-            rpc_fenced=lambda: self._network.fenced,
-            rpc_unreadable=lambda: self._network.unreadable,
+            rpc=self._network.figures,
             storage_requests=self._storages.statistics,
             leadership=self._leadership_sample,
         )
@@ -248,7 +246,7 @@ class Daemon(Component):
         lag = LoopLag(self.metrics.registry, self._clock)
         past = self.metrics.history
         keeper = HistoryKeeper(past, self._storages.at(self._history_store), epoch=epoch, clock=self._clock)
-        sampler = Sampler(backend, past, lag=lag.most, tell=self.rest.events.sampled)
+        sampler = Sampler(backend, past, lag=lag.most, rpc=self._network.figures, tell=self.rest.events.sampled)
         listeners = Listeners(network=self._network, clock=self._clock, listeners=told)
         # In the order in which they start; they stop in reverse order.
         await self._begin(lag, self.rpc)

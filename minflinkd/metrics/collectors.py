@@ -14,9 +14,6 @@ from prometheus_client.registry import Collector
 
 from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, TaskSample
 
-RpcOutcomes = Callable[[], Mapping[tuple[str, str], int]]
-MessageCounts = Callable[[], Mapping[str, int]]  # by message
-
 
 class RequestCounts(Protocol):
     """Requests of one kind to one backend, such as `storage.recording.RequestStatistics`."""
@@ -67,39 +64,6 @@ class ClusterCollector(Collector):
             yield from _of_resources(sample)
         if sample.blobs is not None:
             yield from _of_blobs(sample.blobs)
-
-
-class RpcCollector(Collector):
-    def __init__(self, outcomes: RpcOutcomes, fenced: MessageCounts, unreadable: MessageCounts) -> None:
-        self._outcomes = outcomes
-        self._fenced = fenced
-        self._unreadable = unreadable
-
-    def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "minflinkd_rpc_requests",
-            "Requests between components, by message and outcome.",
-            labels=["message", "outcome"],
-        )
-        for (message, outcome), count in sorted(self._outcomes().items()):
-            requests.add_metric([message, outcome], count)
-        yield requests
-        fenced = CounterMetricFamily(
-            "minflinkd_rpc_fenced",
-            "Messages that components of this daemon refused because they lack the current leader's token.",
-            labels=["message"],
-        )
-        for message, count in sorted(self._fenced().items()):
-            fenced.add_metric([message], count)
-        yield fenced
-        unreadable = CounterMetricFamily(
-            "minflinkd_rpc_unreadable",
-            "Notices that were dropped because another version sent them in a form that this daemon cannot read.",
-            labels=["message"],
-        )
-        for message, count in sorted(self._unreadable().items()):
-            unreadable.add_metric([message], count)
-        yield unreadable
 
 
 class StorageCollector(Collector):

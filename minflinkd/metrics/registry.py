@@ -10,24 +10,14 @@ from prometheus_client.process_collector import ProcessCollector
 
 from minflinkd.metrics.collectors import (
     ClusterCollector,
-    MessageCounts,
     RequestCounts,
-    RpcCollector,
-    RpcOutcomes,
     StorageCollector,
     StorageRequests,
 )
 from minflinkd.metrics.history.book import HistoryBook
 from minflinkd.metrics.leadership import LeadershipCollector
+from minflinkd.metrics.rpc import RpcCollector, RpcFigures
 from minflinkd.metrics.samples import LeadershipSample
-
-
-def _no_rpc() -> Mapping[tuple[str, str], int]:
-    return {}
-
-
-def _no_messages() -> Mapping[str, int]:
-    return {}
 
 
 def _no_storage() -> Mapping[str, Mapping[str, RequestCounts]]:
@@ -45,9 +35,7 @@ class Metrics:
         *,
         version: str,
         heartbeat_timeout: float = 0.0,
-        rpc_outcomes: RpcOutcomes = _no_rpc,
-        rpc_fenced: MessageCounts = _no_messages,
-        rpc_unreadable: MessageCounts = _no_messages,
+        rpc: RpcFigures | None = None,
         storage_requests: StorageRequests = _no_storage,
         leadership: Callable[[], LeadershipSample] = LeadershipSample,
     ) -> None:
@@ -55,7 +43,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.cluster = ClusterCollector()
         self.registry.register(self.cluster)
-        self.registry.register(RpcCollector(rpc_outcomes, rpc_fenced, rpc_unreadable))
+        self.rpc = rpc or RpcFigures()
+        self.registry.register(RpcCollector(self.rpc))
         self.registry.register(StorageCollector(storage_requests))
         self.registry.register(LeadershipCollector(leadership))
         ProcessCollector(registry=self.registry)

@@ -73,6 +73,7 @@ from minflinkd.rest.protocol import protocols
 from minflinkd.rest.quotas import QuotaRoutes
 from minflinkd.rest.restarts import RestartRoutes
 from minflinkd.rest.route import QUESTIONS, Route
+from minflinkd.rest.rpc import RpcRoutes
 from minflinkd.rest.savepoints import SavepointRoutes
 from minflinkd.rest.state import StateRoutes
 from minflinkd.rest.submission import SubmissionRoutes
@@ -186,6 +187,7 @@ class RestServer(Component):
             LogRoutes(backend, self._log_copies, EndedLogs(logs.ended)),
             HealthRoutes(backend, metrics, listed),
             HistoryRoutes(backend, metrics.history),
+            RpcRoutes(backend, metrics.rpc),
             EventRoutes(self.events),
             *(() if listed is None else (listed,)),
             PageRoutes(version=about.version, blobs=listed is not None),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import structlog
 
+from minflinkd.metrics.rpc import RpcFigures
 from minflinkd.rpc.messages import Notice, Request
 from minflinkd.rpc.network import Address, Fenced, Mailbox, RpcTimeout, Unreachable
 from minflinkd.runtime.component import Crashed
@@ -37,9 +38,7 @@ class Route(Protocol):
 class LocalNetwork:
     """A Network.
 
-    For the metrics, `outcomes` counts the requests of parties here by (message type, outcome). `fenced` counts by type
-    the messages, from anywhere, that parties here refused because of their token (R1). `unreadable` counts by type the
-    incoming notices that were dropped because this version cannot read them (A15a).
+    `figures`: what becomes of the requests of parties here, and what waits in their mailboxes.
 
     `leads`: whether the parties here may send to other processes. A daemon that is not certain to lead sends nothing to
     TaskManagers: no deployment, no trigger, no cancellation (A11).
@@ -47,21 +46,20 @@ class LocalNetwork:
 
     def __init__(self, *, leads: Callable[[], bool] = lambda: True) -> None:
         self._leads = leads
-        self.outcomes: Counter[tuple[str, str]] = Counter()
-        self.fenced: Counter[str] = Counter()
-        self.unreadable: Counter[str] = Counter()
+        self.figures = RpcFigures()
         self._mailboxes: dict[Address, Mailbox] = {}
         self._routes: dict[Address, Route] = {}
         self._default: Route | None = None
         self._tasks = TaskOwner("network")
 
     def attach(self, mailbox: Mailbox) -> None:
-        mailbox.fenced = self.fenced
+        mailbox.fenced = self.figures.fenced
         self._mailboxes[mailbox.address] = mailbox
+        self.figures.mailboxes[mailbox.address] = mailbox.pending
 
     def detach(self, mailbox: Mailbox) -> None:
         if self._mailboxes.get(mailbox.address) is mailbox:
-            del self._mailboxes[mailbox.address]
+            del self._mailboxes[mailbox.address], self.figures.mailboxes[mailbox.address]
 
     def mailbox(self, address: str) -> Mailbox | None:
         return self._mailboxes.get(Address(address))
@@ -79,13 +77,14 @@ class LocalNetwork:
         self._default = route
 
     async def ask(self, target: Address, request: Request[R], *, timeout: float, fence: LeaderId | None = None) -> R:
-        name = type(request).__name__
-        try:
-            answer = await self._ask(target, request, timeout, fence)
-        except MinflinkError as error:
-            self.outcomes[name, error.info().code] += 1
-            raise
-        self.outcomes[name, "ok"] += 1
+        name, began = type(request).__name__, time.monotonic()
+        with self.figures.asking(name).during(name):
+            try:
+                answer = await self._ask(target, request, timeout, fence)
+            except MinflinkError as error:
+                self.figures.ended(name, error.info().code, time.monotonic() - began)
+                raise
+        self.figures.ended(name, "ok", time.monotonic() - began)
         return answer
 
     async def _ask(self, target: Address, request: Request[R], timeout: float, fence: LeaderId | None) -> R:
@@ -119,6 +118,7 @@ class LocalNetwork:
     async def aclose(self) -> None:
         """Detach all parties: from now on requests are Unreachable and notices are lost."""
         self._mailboxes.clear()
+        self.figures.mailboxes.clear()
         self._routes.clear()
         self._default = None
         await self._tasks.aclose()
@@ -127,7 +127,8 @@ class LocalNetwork:
 async def answer_of(mailbox: Mailbox, request: Request[R], fence: LeaderId | None) -> R:
     """Return the handler's answer. Raises its errors in the form in which they would cross a process boundary."""
     try:
-        answer: R = await mailbox.deliver(request, fence)
+        with mailbox.pending.during(type(request).__name__):
+            answer: R = await mailbox.deliver(request, fence)
         return answer
     except Fenced:
         mailbox.fenced[type(request).__name__] += 1
@@ -145,7 +146,8 @@ async def answer_of(mailbox: Mailbox, request: Request[R], fence: LeaderId | Non
 
 async def deliver_notice(mailbox: Mailbox, notice: Notice, fence: LeaderId | None) -> None:
     try:
-        await mailbox.deliver(notice, fence)
+        with mailbox.pending.during(type(notice).__name__):
+            await mailbox.deliver(notice, fence)
     except Fenced:
         mailbox.fenced[type(notice).__name__] += 1
         log.info("a notice of an old leader was refused", party=mailbox.address, message=type(notice).__name__)

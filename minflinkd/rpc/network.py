@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NewType, Protocol, TypeVar
 
+from minflinkd.metrics.rpc import Pending
 from minflinkd.rpc.messages import Message, Notice, Request
 from minflinkd.runtime.errors import Consequence, Kind, MinflinkError
 from minflinkd.runtime.ids import JobId, LeaderId, ResourceId
@@ -78,6 +79,7 @@ class Mailbox:
         self.fence = fence
         self._admits = admits
         self.fenced: Counter[str] = Counter()  # messages refused for a wrong token, by type; the carriers count them
+        self.pending = Pending()  # messages that were taken and have no answer yet; the carriers count them
         self._handlers: dict[type[Message], Handler] = {}
         self._unfenced: set[type[Message]] = set()
 

@@ -144,7 +144,7 @@ class RpcServer(Component):
             local=self._network.mailbox,
             name=address,
             peer=peer,
-            unreadable=self._network.unreadable,
+            unreadable=self._network.figures.unreadable,
             told=self._told_of_messages,
         )
         if (old := self._connections.get(address)) is not None:  # the TaskManager has lost it, or was cut off
@@ -361,7 +361,7 @@ class RpcUplink(Component):
             local=self._network.mailbox,
             name=f"daemon {host}:{port}",
             peer=peer,
-            unreadable=self._network.unreadable,
+            unreadable=self._network.figures.unreadable,
         )
         connection.start()
         return connection

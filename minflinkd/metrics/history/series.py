@@ -119,5 +119,9 @@ CLUSTER: Final = Layout(
         Series("task_managers", fold=last, whole=True),
         Series("jobs_running", fold=last, whole=True),
         Series("loop_lag", fold=max),
+        Series("rpc_per_second"),
+        Series("rpc_unanswered_per_second"),
+        Series("rpc_slowest", fold=max),
+        Series("rpc_in_flight", fold=max, whole=True),
     ),
 )

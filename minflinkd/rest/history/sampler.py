@@ -11,6 +11,7 @@ import structlog
 from minflinkd.checkpoint.messages import GetCheckpoints
 from minflinkd.metrics.history.book import HistoryBook, MarkKind
 from minflinkd.metrics.history.series import CLUSTER, COARSE_MS, FINE_MS, JOB, TASK, Value
+from minflinkd.metrics.rpc import RpcFigures
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.history.marks import marks_of
 from minflinkd.rest.history.measured import JobMeter, Measured
@@ -53,12 +54,14 @@ class Sampler(Component):
         book: HistoryBook,
         *,
         lag: Callable[[], Value] = lambda: None,
+        rpc: RpcFigures | None = None,
         tell: Callable[[Sample], None] = nobody,
     ) -> None:
         super().__init__("sampler of metrics")
         self._backend = backend
         self._book = book
         self._lag = lag
+        self._rpc = rpc or RpcFigures()
         self._tell = tell
         self._meters: dict[JobId, JobMeter] = {}
         self._forgot_ms = 0
@@ -142,6 +145,16 @@ class Sampler(Component):
             "task_managers": None if resources is None else resources.task_managers,
             "jobs_running": None if jobs is None else sum(job.status is JobStatus.RUNNING for job in jobs),
             "loop_lag": self._lag(),
+            **self._requests(),
+        }
+
+    def _requests(self) -> dict[str, Value]:
+        lately = self._rpc.since_last_sample()
+        return {
+            "rpc_per_second": lately.per_second,
+            "rpc_unanswered_per_second": lately.unanswered_per_second,
+            "rpc_slowest": lately.slowest,
+            "rpc_in_flight": sum(map(len, self._rpc.in_flight.values())),
         }
 
     async def _ask(self, question: Request[R]) -> R | None:

@@ -58,7 +58,17 @@ def _measured(job: JobDetails, at_ms: int) -> Measured:
 
 def _of_cluster(at_ms: int) -> dict[str, Value]:
     lag = round(_wave("lag", at_ms) * 0.004, 5)
-    return {"slots_total": 8, "slots_free": 3, "task_managers": 3, "jobs_running": 3, "loop_lag": lag}
+    return {
+        "slots_total": 8,
+        "slots_free": 3,
+        "task_managers": 3,
+        "jobs_running": 3,
+        "loop_lag": lag,
+        "rpc_per_second": round(_wave("rpc", at_ms) * 40, 1),
+        "rpc_unanswered_per_second": 0.0,
+        "rpc_slowest": round(_wave("slowest", at_ms) * 0.03, 4),
+        "rpc_in_flight": 1,
+    }
 
 
 def _wave(name: str, at_ms: int) -> float:

@@ -83,7 +83,7 @@ async def world(
         listening=Listening(host="127.0.0.1", port=0, sockets=[*sockets, unix.socket], tls=tls),
         entrance=Entrance(access=access, audit=audit),
         about=About(version="0", config_items=list, blob_url=str),
-        metrics=Metrics(version="0"),
+        metrics=Metrics(version="0", rpc=network.figures),
         limits=Limits(body_bytes=64 * 1024, body_seconds=0.2),
     )
     async with (

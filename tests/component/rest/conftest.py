@@ -68,7 +68,7 @@ STANDING = Standing(
 def metrics(network: LocalNetwork) -> Metrics:
     return Metrics(
         version="0.1.0",
-        rpc_outcomes=lambda: network.outcomes,
+        rpc=network.figures,
         leadership=lambda: LeadershipSample(since_ms=STARTED, epoch=7, standbys=1, without_leader=2.5, adopted_tasks=3),
     )
 

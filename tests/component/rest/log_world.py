@@ -131,7 +131,7 @@ async def _running(
             listening=Listening(host="127.0.0.1", port=0),
             entrance=Entrance(access=Access.open_to_all()),
             about=About(version="0", config_items=list, blob_url=lambda: blobs.url),
-            metrics=Metrics(version="0", rpc_outcomes=lambda: network.outcomes),
+            metrics=Metrics(version="0", rpc=network.figures),
             logs=LogSources(blobs=blobs, offload_minsize=MINSIZE),
         ) as server,
         aiohttp.ClientSession(server.url) as http,

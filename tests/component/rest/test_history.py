@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import aiohttp
 import pytest
@@ -131,6 +132,10 @@ async def test_the_cluster_has_its_series_and_each_jobs_rate(
         "task_managers": 1,
         "jobs_running": 1,
         "loop_lag": pytest.approx(0.004, rel=0.002),
+        "rpc_per_second": ANY,
+        "rpc_unanswered_per_second": 0.0,
+        "rpc_slowest": ANY,
+        "rpc_in_flight": 0,
     }
     assert list(found["jobs"]) == [RUNNING]
     assert found["jobs"][RUNNING]["rows_in_per_second"][:3] == [None, 10.0, None]

@@ -21,6 +21,7 @@ from minflinkd.jobgraph.document import parse_yaml
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.refusals import RefusalCollector
 from minflinkd.metrics.registry import Metrics
+from minflinkd.metrics.rpc import Pending, RpcFigures
 from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
 from minflinkd.rest.openapi.__main__ import all_routes
 from minflinkd.rest.openapi.document import document
@@ -241,13 +242,20 @@ def a_whole_cluster() -> ClusterSample:
     )
 
 
+def used_rpc() -> RpcFigures:
+    figures = RpcFigures()
+    figures.asking("Heartbeat")
+    figures.ended("Heartbeat", "ok", 0.01)
+    figures.fenced["Heartbeat"] = figures.unreadable["Heartbeat"] = 1
+    figures.mailboxes["dispatcher"] = Pending()
+    return figures
+
+
 def metrics_and_labels() -> tuple[set[str], set[str]]:
     """Return the names of all metrics of the daemon, without `minflinkd_`, and the names of their labels."""
     metrics = Metrics(
         version="1",
-        rpc_outcomes=lambda: {("Heartbeat", "ok"): 1},
-        rpc_fenced=lambda: {"Heartbeat": 1},
-        rpc_unreadable=lambda: {"Heartbeat": 1},
+        rpc=used_rpc(),
         storage_requests=lambda: {"file": {"stat": RequestStatistics()}},
     )
     metrics.cluster.show(a_whole_cluster())

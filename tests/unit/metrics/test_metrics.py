@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
+from minflinkd.metrics.rpc import RpcFigures
 from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.storage.recording import RequestStatistics
@@ -118,15 +119,21 @@ def test_what_could_not_be_asked_for_is_left_out() -> None:
 
 def test_requests_are_counted_by_outcome() -> None:
     """RPCs have type and outcome, storage requests too (E30). Refused tokens (R1) and lost notices are counted."""
+    figures = RpcFigures()
+    figures.ended("ListJobs", "ok", 0.02)
+    figures.ended("ListJobs", "unreachable", 3.0)
+    figures.fenced["SlotsFree"] = 2
+    figures.unreadable["unknown"] = 7
     metrics = Metrics(
         version="1",
-        rpc_outcomes=lambda: {("ListJobs", "ok"): 3, ("ListJobs", "unreachable"): 1},
-        rpc_fenced=lambda: {"SlotsFree": 2},
-        rpc_unreadable=lambda: {"unknown": 7},
+        rpc=figures,
         storage_requests=lambda: {"file": {"create": RequestStatistics(requests=2, errors=1, retries=3, seconds=0.5)}},
     )
     found = values(metrics)
     assert found["minflinkd_rpc_requests_total", ("ListJobs", "unreachable")] == 1
+    assert found["minflinkd_rpc_duration_seconds_sum", ("ListJobs",)] == 3.02
+    assert found["minflinkd_rpc_duration_seconds_bucket", ("0.025", "ListJobs")] == 1
+    assert found["minflinkd_rpc_duration_seconds_bucket", ("+Inf", "ListJobs")] == 2
     assert found["minflinkd_rpc_fenced_total", ("SlotsFree",)] == 2
     assert found["minflinkd_rpc_unreadable_total", ("unknown",)] == 7
     assert found["minflinkd_storage_errors_total", ("create", "file")] == 1

@@ -249,7 +249,7 @@ async def test_an_ended_jobmaster_is_refused_from_then_on() -> None:
         await cluster.network.ask(RESOURCE_MANAGER, m.JobMasterEnded(job_id=JOB, leader_id=LEADER), timeout=1)
         with pytest.raises(Fenced):
             await cluster.needs(version=2, a=1)
-        assert cluster.network.fenced == {"DeclareNeeds": 1}
+        assert cluster.network.figures.fenced == {"DeclareNeeds": 1}
 
 
 async def test_a_new_resourcemanager_asks_the_dispatcher_for_the_jobs_as_soon_as_there_is_one() -> None:
@@ -281,7 +281,7 @@ async def test_a_new_resourcemanager_asks_the_dispatcher_for_the_jobs_as_soon_as
         dispatcher.on(m.ListJobsToRun, jobs)
         cluster.network.attach(dispatcher)
         assert await until(ended) == (JOB,)
-        assert cluster.network.outcomes["ListJobsToRun", "ok"] == 1
+        assert cluster.network.figures.outcomes["ListJobsToRun", "ok"] == 1
 
 
 async def test_a_session_is_found_after_a_taskmanager_was_started_for_it() -> None:

@@ -69,9 +69,35 @@ async def test_a_leader_refuses_every_token_but_its_own_before_a_handler_sees_th
     with capture_logs():
         network.tell(PARTY, LOST, fence=token)
         await asyncio.sleep(0.1)
-    assert (party.got, network.fenced) == ([], {"CancelTask": 1, "TaskManagerLost": 1})
+    assert (party.got, network.figures.fenced) == ([], {"CancelTask": 1, "TaskManagerLost": 1})
     assert await network.ask(PARTY, CANCEL, timeout=1, fence=NEW) == Done()
-    assert network.outcomes == {("CancelTask", "fenced"): 1, ("CancelTask", "ok"): 1}
+    assert network.figures.outcomes == {("CancelTask", "fenced"): 1, ("CancelTask", "ok"): 1}
+    await network.aclose()
+
+
+async def test_a_request_is_in_flight_and_in_its_mailbox_until_it_is_answered() -> None:
+    """Also if it is given up, or nobody is there: an operator would look for it in vain (E17)."""
+    network, mailbox, answer = LocalNetwork(), Mailbox(PARTY), asyncio.Event()
+
+    async def cancel(_: CancelTask) -> Done:
+        await answer.wait()
+        return Done()
+
+    mailbox.on(CancelTask, cancel)
+    network.attach(mailbox)
+    asked = [asyncio.ensure_future(network.ask(PARTY, CANCEL, timeout=seconds)) for seconds in (5, 60, 60)]
+    await asyncio.sleep(1)
+    figures = network.figures
+    assert len(figures.in_flight["CancelTask"]) == len(figures.mailboxes[PARTY]) == 3
+    asked[1].cancel()
+    await asyncio.sleep(5)
+    assert len(figures.in_flight["CancelTask"]) == len(figures.mailboxes[PARTY]) == 1
+    answer.set()
+    await asyncio.wait(asked)
+    assert len(figures.in_flight["CancelTask"]) == len(figures.mailboxes[PARTY]) == 0
+    assert figures.outcomes == {("CancelTask", "rpc-timeout"): 1, ("CancelTask", "ok"): 1}
+    network.detach(mailbox)
+    assert figures.mailboxes == {}
     await network.aclose()
 
 
@@ -164,7 +190,7 @@ async def test_errors_look_as_if_they_had_crossed_a_wire() -> None:
     with capture_logs(), pytest.raises(RemoteError) as failed:
         await network.ask(PARTY, FindSession(), timeout=1)
     assert failed.value.info().code == "internal"
-    assert network.outcomes == {("CancelTask", "conflict"): 1, ("FindSession", "internal"): 1}
+    assert network.figures.outcomes == {("CancelTask", "conflict"): 1, ("FindSession", "internal"): 1}
 
 
 async def test_a_slow_handler_is_a_timeout() -> None:

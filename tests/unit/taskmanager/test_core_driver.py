@@ -154,7 +154,7 @@ async def test_it_follows_a_new_leader() -> None:
         await until(lambda: first.beats)
         second = FakeResourceManager(network, "two")
         assert await took(lambda: registration.leader == "two") < 1.5
-        assert (second.registrations, network.fenced) == (1, {"HeartbeatFromTaskManager": 1})
+        assert (second.registrations, network.figures.fenced) == (1, {"HeartbeatFromTaskManager": 1})
 
 
 async def test_two_failing_connections_in_a_row_end_a_registration() -> None:
