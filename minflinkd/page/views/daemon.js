@@ -8,6 +8,7 @@ import { Empty, Figures, Head, Panel, Scroll } from "../app/parts.js";
 import { Sign } from "../app/status.js";
 import { useStore } from "../app/store.js";
 import { Options } from "./options.js";
+import { Rpc } from "./rpc.js";
 
 const HOUR = 3600;
 
@@ -28,6 +29,7 @@ export function DaemonPage() {
         ["TaskManagers lost", whole(overview.minflinkd["taskmanagers-lost"])],
       ]} />
       <${Past} figures=${figures} now=${now} />
+      <${Rpc} figures=${figures} common=${axis(figures, now)} line=${lines(figures)} />
       <${Options} />
     </div>`;
 }
@@ -44,10 +46,17 @@ function Leaders({ extras, now }) {
   </${Panel}>`;
 }
 
-function Past({ figures, now }) {
+/** What the page's charts have in common: the last hour. */
+function axis(figures, now) {
   const until = Math.floor(now / 5000) * 5;
-  const common = { times: figures.times(), range: [until - HOUR, until] };
-  const line = (name, words, i) => ({ name: words, values: figures.get(name), colour: `var(--series-${i})` });
+  return { times: figures.times(), range: [until - HOUR, until] };
+}
+
+const lines = (figures) => (name, words, i) => ({ name: words, values: figures.get(name), colour: `var(--series-${i})` });
+
+function Past({ figures, now }) {
+  const common = axis(figures, now);
+  const line = lines(figures);
   return html`<${Panel} title="The last hour" label="The last hour"><div class="pad charts">
     <${Chart} ...${common} title="Event loop" note="how late a timer runs" form=${seconds} series=${[line("loop_lag", "late", 1)]} />
     <${Chart} ...${common} title="Slots" form=${short} series=${[line("slots_total", "all", 2), line("slots_free", "free", 3)]} />

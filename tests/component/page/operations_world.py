@@ -131,7 +131,7 @@ class Steered(World):
         return j.OrphanReport(jobs=(ORPHANS,), dry_run=request.dry_run, grace=86_400.0)
 
     def _make(self) -> RestServer:
-        metrics = Metrics(version="0.1.0")
+        metrics = Metrics(version="0.1.0", rpc=self.rpc)
         metrics.history = self._history
         return RestServer(
             Backend(self._network, timeout=5.0),

@@ -157,6 +157,23 @@ async def test_the_daemon_shows_where_each_option_was_set(page: Opened) -> None:
     await expect(rows).to_have_count(1)
 
 
+async def test_the_daemon_shows_whether_rpc_is_healthy(page: Opened, world: Steered) -> None:
+    """What is unanswered turns bad, and is named with its message; so is what waits in a mailbox (E17)."""
+    await page.go("daemon")
+    rpc = page.page.get_by_role("region", name="RPC")
+    unanswered = rpc.locator("dl.figures > div").filter(has_text="Unanswered")
+    await expect(unanswered.locator("dd")).to_contain_text("0in the last minute")
+    await expect(rpc.locator("tbody tr").filter(has_text="ListJobs")).to_contain_text("none")
+    world.rpc.ended("DeployTask", "rpc-timeout", 10.0)
+    world.rpc.ended("GetJob", "job-not-found", 0.001)
+    with world.dispatcher.mailbox.pending.during("SubmitJob"):
+        await expect(unanswered.locator("dd.bad")).to_contain_text("1DeployTask")
+        await expect(rpc.locator("dl.figures > div").filter(has_text="Refused")).to_contain_text("1GetJob")
+        await expect(rpc.locator("dl.figures > div").filter(has_text="Slowest")).to_contain_text("10 sDeployTask")
+        await expect(rpc.get_by_label("Mailboxes").locator("tbody tr").first).to_contain_text("dispatcher1")
+        await expect(rpc.locator("tbody tr").first).to_contain_text("rpc-timeout 1")
+
+
 async def test_storage_counts_the_files_of_all_jobs(page: Opened, world: Steered) -> None:
     await page.go("storage")
     await expect(page.page.get_by_role("region", name="By job").locator("tbody tr")).to_have_count(4)

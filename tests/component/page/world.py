@@ -84,6 +84,7 @@ class World:
         self.dispatcher.in_brief = replace(self.dispatcher.in_brief, completed_ms=now_ms() - 4_000)
         self.dispatcher.checkpoints = checkpoints(now_ms())
         self._network = network
+        self.rpc = network.figures
         self._access = access
         self._port = 0
         self._history = HistoryBook()
@@ -110,7 +111,7 @@ class World:
         await self.start()
 
     def _make(self) -> RestServer:
-        metrics = Metrics(version="0.1.0")
+        metrics = Metrics(version="0.1.0", rpc=self.rpc)
         metrics.history = self._history  # it outlives the endpoint, as what the daemon has stored of it does
         return RestServer(
             Backend(self._network, timeout=5.0),
