@@ -37,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     throughput.source_slow,
     throughput.state_commits,
     throughput.python_workers,
+    throughput.garbage_collection,
     throughput.skewed_partitions,
 )
 

@@ -1,4 +1,4 @@
-"""Where the time of slow micro-batches goes: the source, state commits, Python workers, one partition of many."""
+"""Where the time of slow micro-batches goes: source, state commits, Python workers, garbage, one partition of many."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from minflinkd.diagnosis.facts import JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity
-from minflinkd.diagnosis.words import MINUTE, SECOND, number, share, span
+from minflinkd.diagnosis.words import MINUTE, SECOND, number, share, size, span
 from minflinkd.rpc.jobs import TaskDetails
 from minflinkd.rpc.messages import TaskMetrics
 
@@ -16,6 +16,7 @@ COMMIT_SHARE = 0.4  # a commit ends each micro-batch, so a tenth to a fifth is n
 PYTHON_SHARE = 0.5  # of the time of all partitions
 SKEW = 3.0  # times the mean of the other partitions; hashing alone stays below 2 with some hundred keys
 SKEW_SHARE = 0.3  # of the micro-batch that an even distribution would save
+GARBAGE_SHARE = 0.1  # of the time: a heap that is large enough needs a few percent
 STUCK = 1 * MINUTE  # long for a micro-batch
 _LOOKING = ("latestOffset", "getBatch")  # Spark's names of what it does before it processes rows
 STUCK_FACTOR = 5.0  # times the one before: a job whose micro-batches always take minutes is not stuck
@@ -78,6 +79,31 @@ def python_workers(facts: JobFacts) -> Iterator[Finding]:
             do="write the function as SQL or as a pandas UDF that handles many rows at once, or give the vertex more "
             "parallelism (minflinkd rescale)",
             weight=work.python_ms / work.task_ms,
+        )
+
+
+def garbage_collection(facts: JobFacts) -> Iterator[Finding]:
+    """The session's JVM often stands still, and with it all of its tasks."""
+    used = {info.resource_id: info.report.metrics for info in facts.task_managers}
+    found: set[str] = set()
+    for task in facts.running_tasks():
+        metrics = used.get(task.resource_id, {}) if task.resource_id else {}
+        spent = metrics.get("jvm.gc_share", 0.0)
+        if spent < GARBAGE_SHARE or task.resource_id in found:
+            continue
+        found.add(task.resource_id or "")
+        heap, most = metrics.get("jvm.heap.used_bytes", 0.0), metrics.get("jvm.heap.max_bytes", 0.0)
+        full = f"; {size(heap)} of its heap of {size(most)} is in use" if most > 0 else ""
+        yield _of(
+            task,
+            code="bounded-by-garbage-collection",
+            title="Bounded by garbage collection",
+            sentence=f"The JVM of TaskManager {task.resource_id} stood still for {share(spent, 1.0)} of the last "
+            f"minute to collect garbage, and with it task {task.task.name}{full}",
+            figure=share(spent, 1.0),
+            do="give sessions more heap (taskmanager.memory.heap.size) or fewer slots, let a micro-batch read less "
+            "(maxFilesPerTrigger, maxOffsetsPerTrigger), or broadcast and collect less",
+            weight=spent,
         )
 
 

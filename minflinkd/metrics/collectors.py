@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, TaskSample
+from minflinkd.metrics.task_managers import of_processes
 
 
 class RequestCounts(Protocol):
@@ -118,7 +119,7 @@ def _of_resources(sample: ClusterSample) -> Iterator[Metric]:
     for task_manager, (left, whole) in sample.disks.items():
         free.add_metric([task_manager], left)
         size.add_metric([task_manager], whole)
-    yield from (free, size)
+    yield from (free, size, *of_processes(sample))
 
 
 def _of_blobs(sample: BlobSample) -> Iterator[Metric]:

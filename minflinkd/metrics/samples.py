@@ -92,6 +92,16 @@ class LeadershipSample(msgspec.Struct, frozen=True, kw_only=True):
     adopted_tasks: int = 0  # since this daemon began to lead
 
 
+class JvmSample(msgspec.Struct, frozen=True, kw_only=True):
+    """The JVM of a TaskManager's session."""
+
+    heap_used: float
+    heap_max: float
+    non_heap_used: float
+    collections: dict[str, tuple[float, float]]  # by collector: number and seconds
+    gc_share: float | None = None  # of the last minute, from 0 to 1; None: not known yet
+
+
 class ClusterSample(msgspec.Struct, frozen=True, kw_only=True):
     """None: the party did not answer. Its metrics are then left out rather than shown as 0."""
 
@@ -107,4 +117,6 @@ class ClusterSample(msgspec.Struct, frozen=True, kw_only=True):
     pending_needs: int = 0
     heartbeat_ages: dict[str, float] = {}  # seconds, by TaskManager
     disks: dict[str, tuple[float, float]] = {}  # free and all bytes of the disk with the tasks' state, by TaskManager
+    jvms: dict[str, JvmSample] = {}  # by TaskManager
+    memory: dict[str, dict[str, float]] = {}  # bytes that are resident, by TaskManager and kind of process
     blobs: BlobSample | None = None

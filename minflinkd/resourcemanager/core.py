@@ -312,7 +312,7 @@ class ResourceManagerCore:
 
     def _take(self, tm: TaskManager, seen: Seen, report: m.TaskManagerReport, now: float) -> None:
         if report.version >= seen.report.version:
-            seen.report = report
+            seen.report = _with_known_metrics(report, seen.report)
         if tm.report is None or _decisive(tm.report) != _decisive(report):
             self._feed(ev.Reported(report), now)
 
@@ -408,3 +408,9 @@ class ResourceManagerCore:
 def _decisive(report: m.TaskManagerReport) -> m.TaskManagerReport:
     """Return the report without the fields that are only shown. A new field counts for decisions unless named here."""
     return copy(report, metrics={}, session_slow="")
+
+
+def _with_known_metrics(report: m.TaskManagerReport, before: m.TaskManagerReport) -> m.TaskManagerReport:
+    """Return the report to show. One between two heartbeats has no metrics: those of the same session still hold."""
+    same_session = report.session_generation == before.session_generation and report.session is m.SessionPhase.READY
+    return copy(report, metrics=before.metrics) if same_session and not report.metrics else report

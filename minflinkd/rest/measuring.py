@@ -17,6 +17,7 @@ from minflinkd.checkpoint.statistics import CheckpointStatistics, summary
 from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.blobs import BlobListing
+from minflinkd.rest.jvm import jvm_sample, memory
 from minflinkd.rpc.jobs import GetJob, JobDetails, JobOverview, JobStatus, RepeatedFailures, TaskDetails
 from minflinkd.rpc.messages import Request, SessionPhase
 from minflinkd.runtime.errors import MinflinkError
@@ -92,6 +93,12 @@ class Measuring:
                 if (free := info.report.metrics.get("disk.free_bytes")) is not None
                 if (whole := info.report.metrics.get("disk.total_bytes"))
             },
+            jvms={
+                info.resource_id: jvm
+                for info in task_managers[:MAX_TASK_MANAGERS]
+                if (jvm := jvm_sample(info.report.metrics)) is not None
+            },
+            memory={info.resource_id: memory(info.report.metrics) for info in task_managers[:MAX_TASK_MANAGERS]},
         )
 
     async def _ask(self, question: Request[R]) -> R | None:

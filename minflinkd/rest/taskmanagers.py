@@ -11,6 +11,7 @@ from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.declared import TASK_MANAGER_ID
 from minflinkd.rest.identity.roles import Role
+from minflinkd.rest.jvm import flink_metrics
 from minflinkd.rest.schemas import (
     AllocatedSlot,
     Drain,
@@ -91,7 +92,8 @@ class TaskManagerRoutes:
             for slot in info.report.slots
             if slot.job_id is not None
         )
-        return json_answer(TaskManagerDetails(**_fields(info, assigned), allocated_slots=slots))
+        metrics = flink_metrics(info.report.metrics)
+        return json_answer(TaskManagerDetails(**_fields(info, assigned), allocated_slots=slots, metrics=metrics))
 
     async def _assigned(self) -> Assigned:
         """Return how many tasks are on each allocation. Nothing while the Dispatcher, which knows it, is away."""

@@ -271,6 +271,7 @@ class TaskManager(Component):
             processes
             | pids
             | used
+            | self._keeper.workers
             | disk_metrics(Path(self.settings.state_directory))
             | self._blobs.statistics().metrics()
             | requests

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.e2e.command import minflinkd
+from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -46,6 +47,29 @@ async def test_a_job_from_run_to_its_result(cluster: Cluster, tmp_path: Path) ->
     assert code == 5, err
     code, _, err = await minflinkd(cluster, "info", "f" * 32)
     assert code == 4, err
+
+
+async def test_a_taskmanager_says_how_its_session_collects_garbage(cluster: Cluster) -> None:
+    """Measured in the JVM, told with heartbeats, shown in Flink's form and to Prometheus (E17, E30)."""
+    (ready,) = await cluster.await_ready(1)
+
+    async def with_share() -> dict[str, float] | None:
+        metrics = (await cluster.measured(ready.id)).minflinkd.metrics
+        return metrics if "jvm.gc_share" in metrics else None
+
+    told = await until(with_share, "a session that has run for ten seconds")
+    assert 0 <= told["jvm.gc_share"] < 0.5
+    assert "python_workers.rss_bytes" in told
+    async with aiohttp.ClientSession(cluster.client.url, headers=cluster.headers) as session:
+        async with session.get(f"/taskmanagers/{ready.id}") as response:
+            metrics = (await response.json())["metrics"]
+        async with session.get("/metrics") as response:
+            text = await response.text()
+    assert 0 < metrics["heapUsed"] <= metrics["heapMax"]
+    assert sum(one["time"] for one in metrics["garbageCollectors"]) > 0
+    for one in metrics["garbageCollectors"]:
+        labels = f'collector="{one["name"]}",taskmanager="{ready.id}"'
+        assert f"minflinkd_taskmanager_gc_seconds_total{{{labels}}}" in text
 
 
 async def test_flinks_paths_answer_with_and_without_the_prefix(cluster: Cluster) -> None:

@@ -1,9 +1,10 @@
 // What needs somebody's attention, worst first: a sentence, why, since when, and where to look. Pure.
-import { age, firstLine, plural, seconds } from "./format.js";
+import { age, firstLine, plural, seconds, share } from "./format.js";
 import { to } from "./router.js";
 
 const DAY = 86_400_000;
 const SILENT = 15_000; // milliseconds without a heartbeat; they come every few seconds
+export const COLLECTING = 0.1; // of the time: then a JVM's heap is too small for its tasks
 const WAITING = 20_000; // milliseconds for which a job may wait for slots without a word
 const RANK = { problem: 0, warning: 1, info: 2 };
 
@@ -125,6 +126,11 @@ function ofManager(manager, heardAt) {
     found.push({ ...at, key: `session ${id}`, level: "problem", what: `The session of ${id} does not start`, why: firstLine(extras["session-error"]) });
   } else if (extras["session-slow"]) {
     found.push({ ...at, key: `slow ${id}`, level: "warning", what: `The session of ${id} starts slowly`, why: firstLine(extras["session-slow"]) });
+  }
+  const { "jvm.gc_share": collecting, "jvm.heap.used_bytes": used, "jvm.heap.max_bytes": most } = extras.metrics ?? {};
+  if (collecting > COLLECTING) {
+    const heap = most > 0 ? `${share(used / most)} of its heap is in use. ` : "";
+    found.push({ ...at, key: `garbage ${id}`, level: "warning", what: `TaskManager ${id} spends ${share(collecting)} of the time collecting garbage`, why: `${heap}Meanwhile all of its tasks stand still.` });
   }
   if (extras.draining) {
     const held = Object.values(extras["held-by"]).filter(Boolean);

@@ -142,7 +142,7 @@ function Cluster({ known, now }) {
 
 /** Of all of its processes together; null if nothing is known. */
 export function memoryOf({ minflinkd: { metrics } }) {
-  const known = ["supervisor", "session", "jvm"].map((name) => metrics[`${name}.rss_bytes`]).filter((one) => one !== undefined);
+  const known = ["supervisor", "session", "jvm", "python_workers"].map((name) => metrics[`${name}.rss_bytes`]).filter((one) => one !== undefined);
   return known.length ? known.reduce((sum, one) => sum + one, 0) : null;
 }
 

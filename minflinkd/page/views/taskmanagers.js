@@ -1,8 +1,8 @@
 // TaskManagers: who holds their slots, how their processes are, and their logs.
-import { attention } from "../app/attention.js";
+import { attention, COLLECTING } from "../app/attention.js";
 import { now as daemonTime, useNow } from "../app/clock.js";
 import { cluster, colourOf, heardFrom, nameOf } from "../app/cluster.js";
-import { age, ago, bytes, plural, seconds, short, time, whole } from "../app/format.js";
+import { age, ago, bytes, plural, seconds, share, short, time, whole } from "../app/format.js";
 import { classes, html, useState } from "../app/html.js";
 import { useKey } from "../app/keys.js";
 import { LogView } from "../app/logs.js";
@@ -40,7 +40,7 @@ export function TaskManagersPage() {
     </div>`;
 }
 
-const PROCESSES = [["supervisor", "supervisor"], ["session", "Python driver"], ["jvm", "JVM"]];
+const PROCESSES = [["supervisor", "supervisor"], ["session", "Python driver"], ["jvm", "JVM"], ["python_workers", "Python workers"]];
 
 /** What its processes have of the machine's memory. */
 function Memory({ manager }) {
@@ -51,6 +51,15 @@ function Memory({ manager }) {
   return html`<div class="memory"><div class="row"><span>${bytes(memoryOf(manager))}</span><span class="faint">of ${bytes(machine)}</span></div>
     <span class="phases" role="img" aria-label=${words} title=${words}>${shown.map(([name], i) => html`<i key=${name} style=${{ flexGrow: machine ? metrics[`${name}.rss_bytes`] / machine : 0, background: phaseColour(i) }}></i>`)}</span>
     <span class="legend">${shown.map(([name, words], i) => html`<span key=${name}><i style=${{ color: phaseColour(i) }}></i>${words}<b>${bytes(metrics[`${name}.rss_bytes`])}</b></span>`)}</span></div>`;
+}
+
+const heap = (metrics) => (metrics["jvm.heap.used_bytes"] === undefined ? "–" : `${bytes(metrics["jvm.heap.used_bytes"])} of ${bytes(metrics["jvm.heap.max_bytes"])}`);
+const collects = (metrics) => metrics["jvm.gc_share"] > COLLECTING;
+
+/** The collectors of a session's JVM: [name, collections, seconds]. */
+function collectors(metrics) {
+  const names = Object.keys(metrics).filter((name) => /^jvm\.gc\..+\.count$/.test(name)).map((name) => name.slice("jvm.gc.".length, -".count".length));
+  return names.sort().map((name) => [name, metrics[`jvm.gc.${name}.count`], (metrics[`jvm.gc.${name}.time_ms`] ?? 0) / 1000]);
 }
 
 function Card({ manager, now }) {
@@ -64,6 +73,8 @@ function Card({ manager, now }) {
         <div><dt>Session</dt><dd>generation ${extras["session-generation"]}</dd></div>
         <div><dt>Up for</dt><dd>${age(extras.registered, now)}</dd></div>
         <div><dt>Process</dt><dd>${extras.pid}${extras.standalone ? ", standalone" : ""}</dd></div>
+        <div><dt>Heap</dt><dd>${heap(extras.metrics)}</dd></div>
+        <div><dt>Garbage collection</dt><dd class=${collects(extras.metrics) ? "bad" : ""}>${share(extras.metrics["jvm.gc_share"])}</dd></div>
       </dl></div>
       <${Memory} manager=${manager} />
     </div>
@@ -116,17 +127,34 @@ function Facts({ manager, now }) {
       ["Session", extras.session, `generation ${extras["session-generation"]}`],
       ["Memory", bytes(memoryOf(manager)), ["supervisor", "session", "jvm"].some((name) => metrics[`${name}.threads`]) ? plural(sumOf(metrics, "threads"), "thread") : ""],
       ["Machine", bytes(hardware.physicalMemory), plural(hardware.cpuCores, "core")],
+      ["Heap", bytes(metrics["jvm.heap.used_bytes"]), metrics["jvm.heap.max_bytes"] > 0 ? `of ${bytes(metrics["jvm.heap.max_bytes"])}` : ""],
+      ["Garbage collection", share(metrics["jvm.gc_share"]), "of the last minute", collects(metrics) ? "bad" : ""],
       ["Registered", ago(extras.registered, now), time(extras.registered, now)],
     ]} />
     <${Panel} title="Slots and memory" label="Slots and memory"><div class="pad stack"><div class="slots">${extras.slots.map((slot) => html`<${Slot} key=${slot.index} slot=${slot} named=${true} />`)}</div>
       <${Memory} manager=${manager} />
+      <${Jvm} metrics=${metrics} />
       ${phases.length > 0 && html`<div class="phased"><span class="muted">How it started</span><${Phases} phases=${phases} /><${PhaseLegend} phases=${phases} /></div>`}</div></${Panel}>`;
+}
+
+/** What the session's JVM has of memory besides its heap, and what its collectors have done since it began. */
+function Jvm({ metrics }) {
+  const known = collectors(metrics);
+  if (!known.length) return null;
+  return html`<dl class="facts">
+    <div><dt>Besides the heap</dt><dd>${bytes(metrics["jvm.non_heap.used_bytes"])}</dd></div>
+    <div><dt>Metaspace</dt><dd>${bytes(metrics["jvm.metaspace.used_bytes"])}</dd></div>
+    <div><dt>Direct buffers</dt><dd>${bytes(metrics["jvm.direct.used_bytes"])}</dd></div>
+    ${known.map(([name, count, spent]) => html`<div key=${name}><dt>${name.replaceAll("_", " ")}</dt><dd>${plural(count, "collection")}, ${seconds(spent)}</dd></div>`)}
+  </dl>`;
 }
 
 /** Names say what they count: bytes, seconds, or numbers. */
 function written(name, value) {
   if (/(rss|bytes|memory|heap|used|committed|_size|stored|referenced)/.test(name) && !/requests|percent/.test(name)) return bytes(value);
   if (/seconds/.test(name)) return seconds(value);
+  if (/time_ms$/.test(name)) return seconds(value / 1000);
+  if (/_share$/.test(name)) return share(value);
   return Number.isInteger(value) ? whole(value) : short(value);
 }
 

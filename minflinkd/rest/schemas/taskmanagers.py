@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from minflinkd.rest.schemas.answer import Answer
 
 
@@ -90,8 +88,14 @@ class AllocatedSlot(Answer, frozen=True, kw_only=True, rename="camel"):
     assigned_tasks: int = 0  # tasks that run in it; a task may need several slots
 
 
+class GarbageCollector(Answer, frozen=True, kw_only=True):
+    name: str
+    count: int
+    time: int
+
+
 class TaskManagerMetrics(Answer, frozen=True, kw_only=True, rename="camel"):
-    """Flink's memory pools do not exist here. The actual measurements are under `minflinkd.metrics`."""
+    """Of the session's JVM. Flink's network memory does not exist here. All figures are in `minflinkd.metrics`."""
 
     heap_used: int = 0
     heap_committed: int = 0
@@ -111,7 +115,7 @@ class TaskManagerMetrics(Answer, frozen=True, kw_only=True, rename="camel"):
     netty_shuffle_memory_available: int = 0
     netty_shuffle_memory_used: int = 0
     netty_shuffle_memory_total: int = 0
-    garbage_collectors: tuple[Any, ...] = ()
+    garbage_collectors: tuple[GarbageCollector, ...] = ()
 
 
 class TaskManagerDetails(TaskManager, frozen=True, kw_only=True, rename="camel"):

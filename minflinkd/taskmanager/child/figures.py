@@ -29,6 +29,20 @@ def process_metrics(pids: dict[str, int | None]) -> dict[str, float]:
     return metrics
 
 
+def worker_metrics(jvm: int | None) -> dict[str, float]:
+    """Return `python_workers.rss_bytes`, `.processes`: of all that the JVM has started, which are Python workers.
+
+    They are forked, and memory that they share counts for each. It looks at all processes of the host, so ask seldom.
+    """
+    memory = processes = 0
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(jvm).children(recursive=True) if jvm is not None else ():
+            with contextlib.suppress(psutil.Error):
+                memory += process.memory_info().rss
+                processes += 1
+    return {"python_workers.rss_bytes": float(memory), "python_workers.processes": float(processes)}
+
+
 def figures_together(pids: Iterable[int | None]) -> Figures:
     """Return the sums over those of these processes that live."""
     threads = open_files = memory = 0

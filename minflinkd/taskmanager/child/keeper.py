@@ -19,7 +19,8 @@ from minflinkd.runtime.component import Component
 from minflinkd.taskmanager.child import protocol as sp
 from minflinkd.taskmanager.child import start as session_start
 from minflinkd.taskmanager.child.age import Figures, aged, sensible
-from minflinkd.taskmanager.child.figures import figures_together, work_of
+from minflinkd.taskmanager.child.figures import figures_together, work_of, worker_metrics
+from minflinkd.taskmanager.child.garbage import CollectionShare
 from minflinkd.taskmanager.child.health import Health, Limits, heard, observed, unwatched, verdict
 from minflinkd.taskmanager.child.process import SessionProcess
 from minflinkd.taskmanager.child.protocol import SessionLost
@@ -83,6 +84,7 @@ class SessionKeeper(Component):
         self.generation = 0
         self.phases: dict[str, float] = {}  # seconds of each phase of the last start
         self.jvm: dict[str, float] = {}  # what the present JVM uses, as the child has said last
+        self.workers: dict[str, float] = {}  # what the processes use that this JVM has started
         self._config = config
         self._limits = limits
         self._bounds = bounds
@@ -185,7 +187,7 @@ class SessionKeeper(Component):
                 log.info("the session is ready", generation=generation, took=_told(self.phases))
                 reason = await self._watch(child, condemned)
         finally:
-            self.aged, self.jvm = "", {}
+            self.aged, self.jvm, self.workers = "", {}, {}
             if not self._renewing:
                 self._enter(SessionPhase.LOST)
             await child.kill()
@@ -246,7 +248,7 @@ class SessionKeeper(Component):
 
     async def _watch(self, child: SessionProcess, condemned: asyncio.Future[str]) -> str:
         ping: asyncio.Task[sp.Pong] | None = None
-        asked, looked = 0.0, self._clock.monotonic()
+        asked, looked, collecting = 0.0, self._clock.monotonic(), CollectionShare()
         fresh = await asyncio.to_thread(figures_together, (child.pid, child.jvm_pid))
         bounds = sensible(self._bounds, fresh)
         if bounds != self._bounds:
@@ -267,7 +269,7 @@ class SessionKeeper(Component):
                 if ping is not None and ping.done():
                     if ping.exception() is None:
                         health = heard(health, asked)
-                        self.jvm = ping.result().jvm
+                        self.jvm = collecting.add(now, ping.result().jvm)
                     ping = None
                 if ping is None and now - asked >= PING_INTERVAL:
                     asked = now
@@ -277,6 +279,7 @@ class SessionKeeper(Component):
                 if now - looked >= AGE_INTERVAL:
                     looked = now
                     await self._look_at_age(child, bounds)
+                    self.workers = await asyncio.to_thread(worker_metrics, child.jvm_pid)
         finally:
             if ping is not None:
                 ping.cancel()

@@ -69,7 +69,7 @@ async def test_every_query_of_the_dashboard_has_series(tmp_path: Path) -> None:
     """The endpoint is real, with a job that runs; Prometheus scrapes it."""
     network = LocalNetwork()
     dispatcher, resource_manager = Dispatcher(network), ResourceManager(network)
-    resource_manager.metrics = {"disk.free_bytes": 2.0**30, "disk.total_bytes": 2.0**32}
+    resource_manager.metrics |= {"disk.free_bytes": 2.0**30, "disk.total_bytes": 2.0**32}
     scrapes = count(1)
 
     def requests() -> dict[str, dict[str, RequestStatistics]]:
@@ -79,6 +79,7 @@ async def test_every_query_of_the_dashboard_has_series(tmp_path: Path) -> None:
 
     metrics = Metrics(
         version="0",
+        rpc=network.figures,
         leadership=lambda: LeadershipSample(since_ms=1, epoch=1),
         storage_requests=requests,
     )

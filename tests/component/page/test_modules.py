@@ -79,6 +79,20 @@ CASES: dict[str, tuple[list[Any], list[Any], list[list[str]]]] = {
             ]
         ],
     ),
+    "a JVM that often stands still, and one that does not": (
+        [],
+        [
+            manager(metrics={"jvm.gc_share": 0.23, "jvm.heap.used_bytes": 9.6e8, "jvm.heap.max_bytes": 1e9}),
+            manager(metrics={"jvm.gc_share": 0.09}),
+        ],
+        [
+            [
+                "warning",
+                "TaskManager tm-1 spends 23 % of the time collecting garbage",
+                "96 % of its heap is in use. Meanwhile all of its tasks stand still.",
+            ]
+        ],
+    ),
     "a silent TaskManager, before what is less urgent": (
         [],
         [manager(draining=True), manager(silent=20_000)],

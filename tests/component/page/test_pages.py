@@ -77,6 +77,26 @@ async def test_names_with_markup_are_shown_as_they_are(page: Opened, world: Worl
         assert "broken" not in (await page.page.title()).replace(MARKUP, "")
 
 
+async def test_a_taskmanager_shows_its_memory_and_its_garbage_collection(page: Opened, world: World) -> None:
+    """The share of the time turns bad over 10 %, and then the TaskManager needs attention (E17)."""
+    await page.go("taskmanagers")
+    cards = page.page.locator("section.panel", has=page.page.locator(".manager"))
+    slow, healthy = cards.nth(0), cards.nth(1)
+    await expect(healthy).to_contain_text("Python workers324 MiB")
+    await expect(healthy).to_contain_text("Heap591 MiB of 1023 MiB")
+    await expect(healthy).to_contain_text("Garbage collection2 %")
+    await expect(healthy).to_contain_text("generation 2")
+    await expect(healthy.locator("dd.bad")).to_have_count(0)
+    await expect(slow.locator("dd.bad")).to_have_text("17 %")
+    await expect(page.page.get_by_text("spends 17 % of the time collecting garbage")).to_be_visible()
+    await slow.get_by_role("link").first.click()
+    figures = page.page.locator("dl.figures > div").filter(has_text="Garbage collection")
+    await expect(figures.locator("dd.bad")).to_contain_text("17 %of the last minute")
+    memory = page.page.get_by_role("region", name="Slots and memory")
+    await expect(memory).to_contain_text("G1 Young Generation412 collections, 3.8 s")
+    await expect(memory).to_contain_text("G1 Old Generation1 collection, 240 ms")
+
+
 async def test_two_hundred_jobs_are_listed_and_found(page: Opened, world: World) -> None:
     """All of them are there within a moment, and a filter finds one."""
     for n in range(200):

@@ -11,7 +11,7 @@ import pytest
 
 from minflinkd.checkpoint.offsets import Offsets, encode
 from minflinkd.rpc.local import LocalNetwork
-from tests.unit.rest.parties import FAILED, RUNNING, STARTED, TM, TRACEBACK, Dispatcher, failing
+from tests.unit.rest.parties import FAILED, RUNNING, STARTED, TM, TRACEBACK, Dispatcher, ResourceManager, failing
 
 Http = aiohttp.ClientSession
 
@@ -278,7 +278,24 @@ async def test_a_taskmanager_shows_who_holds_its_slots(http: Http) -> None:
     """The answer is a TaskManagerDetailsInfo (E1)."""
     info = await get(http, f"/taskmanagers/{TM}")
     assert [slot["jobId"] for slot in info["allocatedSlots"]] == [RUNNING]
-    assert info["metrics"]["garbageCollectors"] == []
+
+
+async def test_a_taskmanager_shows_the_memory_and_the_collectors_of_its_jvm(http: Http) -> None:
+    """In Flink's form, from what the last heartbeat said (E1, E17)."""
+    metrics = (await get(http, f"/taskmanagers/{TM}"))["metrics"]
+    assert (metrics["heapUsed"], metrics["heapCommitted"], metrics["heapMax"]) == (4e8, 8e8, 1e9)
+    assert (metrics["nonHeapUsed"], metrics["nonHeapMax"]) == (2e8, -1)
+    assert (metrics["directCount"], metrics["directUsed"], metrics["directMax"]) == (3, 3e6, 4e6)
+    assert metrics["garbageCollectors"] == [
+        {"name": "G1_Old_Generation", "count": 0, "time": 0},
+        {"name": "G1_Young_Generation", "count": 31, "time": 420},
+    ]
+
+
+async def test_a_taskmanager_without_a_session_has_no_collectors(http: Http, resource_manager: ResourceManager) -> None:
+    resource_manager.metrics = {"supervisor.rss_bytes": 9e7}
+    metrics = (await get(http, f"/taskmanagers/{TM}"))["metrics"]
+    assert (metrics["heapUsed"], metrics["garbageCollectors"]) == (0, [])
 
 
 async def test_logs_are_listed_by_name(http: Http) -> None:

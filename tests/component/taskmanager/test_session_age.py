@@ -7,8 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
+import pytest
+
 from minflinkd.taskmanager.child.age import Figures
-from minflinkd.taskmanager.child.figures import figures_together, process_metrics
+from minflinkd.taskmanager.child.figures import figures_together, process_metrics, worker_metrics
 
 
 def test_figures_of_two_processes_are_added_and_one_that_is_gone_counts_nothing() -> None:
@@ -19,6 +22,23 @@ def test_figures_of_two_processes_are_added_and_one_that_is_gone_counts_nothing(
         assert both.open_files == one["p.descriptors"] + other["p.descriptors"]
         assert both.threads == one["p.threads"] + other["p.threads"]
     assert figures_together((first.pid,)) == Figures(0, 0, 0)
+
+
+def test_what_a_jvm_has_started_is_measured_with_all_its_descendants() -> None:
+    """Spark's Python workers are forked by a process that the JVM starts. One that has ended counts nothing (E17)."""
+    fork = "import os, time; pid = os.fork(); print('up', flush=True) if pid else None; time.sleep(60)"
+    parent = f"import subprocess, sys; sys.exit(subprocess.Popen([sys.executable, '-c', {fork!r}]).wait())"
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE) as jvm:
+        assert jvm.stdout is not None
+        assert jvm.stdout.readline() == b"up\n"
+        workers = psutil.Process(jvm.pid).children(recursive=True)
+        found = worker_metrics(jvm.pid)
+        assert found["python_workers.processes"] == 2
+        assert found["python_workers.rss_bytes"] == pytest.approx(sum(w.memory_info().rss for w in workers), rel=0.2)
+        for process in (*workers, jvm):
+            process.kill()
+    nothing = {"python_workers.rss_bytes": 0.0, "python_workers.processes": 0.0}
+    assert worker_metrics(jvm.pid) == worker_metrics(None) == nothing
 
 
 @contextmanager

@@ -22,7 +22,15 @@ from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.refusals import RefusalCollector
 from minflinkd.metrics.registry import Metrics
 from minflinkd.metrics.rpc import Pending, RpcFigures
-from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
+from minflinkd.metrics.samples import (
+    BlobSample,
+    CheckpointSample,
+    ClusterSample,
+    JobSample,
+    JvmSample,
+    RepeatedSample,
+    TaskSample,
+)
 from minflinkd.rest.openapi.__main__ import all_routes
 from minflinkd.rest.openapi.document import document
 from minflinkd.rest.openapi.page import with_paths
@@ -238,6 +246,12 @@ def a_whole_cluster() -> ClusterSample:
         task_managers=1,
         heartbeat_ages={"tm-0123456789ab": 1.0},
         disks={"tm-0123456789ab": (1.0, 2.0)},
+        jvms={
+            "tm-0123456789ab": JvmSample(
+                heap_used=1.0, heap_max=2.0, non_heap_used=1.0, collections={"G1": (1.0, 0.1)}, gc_share=0.01
+            )
+        },
+        memory={"tm-0123456789ab": {"jvm": 2.0}},
         blobs=blobs,
     )
 

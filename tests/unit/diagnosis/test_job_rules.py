@@ -141,6 +141,16 @@ def test_python_functions_that_take_most_of_the_time_bound_the_job() -> None:
     assert "Python functions take 6.3 s of the 7 s" in found.sentence
 
 
+def test_a_jvm_that_often_stands_still_bounds_its_tasks() -> None:
+    """Named once for a TaskManager, with what is in use of its heap. Other TaskManagers do not matter."""
+    used = {"jvm.gc_share": 0.34, "jvm.heap.used_bytes": 0.97 * 2**30, "jvm.heap.max_bytes": 2.0**30}
+    found = only(facts(task_managers=(task_manager(metrics=used),)))
+    assert (found.code, found.figure, found.task_manager) == ("bounded-by-garbage-collection", "34 %", TM)
+    assert "993.3 MiB of its heap of 1.0 GiB is in use" in found.sentence
+    assert codes(facts(task_managers=(task_manager(metrics={"jvm.gc_share": 0.09}),))) == []
+    assert codes(facts(task_managers=(task_manager(), task_manager(ResourceId("tm-2"), metrics=used)))) == []
+
+
 SKEWED = BatchWork(
     batch_id=3, batch_ms=4_000, partitions=4, longest_ms=3_600, others_ms=400, other_rows=1_000, uneven_ms=2_400
 )

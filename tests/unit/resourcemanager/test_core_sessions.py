@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 
@@ -200,6 +201,23 @@ def test_a_report_of_the_same_version_is_shown_for_its_metrics() -> None:
     assert manager.core.state is before
     (info,) = manager.receive(m.ListTaskManagers())
     assert info.report == report
+
+
+def test_a_report_without_metrics_does_not_hide_those_of_the_same_session() -> None:
+    """Free slots are told between two heartbeats, without metrics: counters would come and go (E17, E30)."""
+    manager = manager_with()
+    registered = manager.register(TM1)
+    measured = msgspec.structs.replace(manager.report(TM1), metrics={"jvm.gc_share": 0.2})
+    manager.beat(registered, measured)
+
+    def shown_after(**changes: Any) -> dict[str, float]:
+        notice = m.SlotsFree(report=msgspec.structs.replace(measured, metrics={}, **changes))
+        manager.receive(notice, fence=registered.leader_id)
+        (info,) = manager.receive(m.ListTaskManagers())
+        return dict(info.report.metrics)
+
+    assert shown_after() == {"jvm.gc_share": 0.2}
+    assert shown_after(session_generation=measured.session_generation + 1) == {}
 
 
 def test_the_overview_counts_taskmanagers_slots_and_needs() -> None:

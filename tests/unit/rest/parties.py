@@ -98,6 +98,27 @@ AttributeError: 'DataFrame' object has no attribute 'selectt'
 LOG = b"".join(b"2026-01-01T00:00:%02dZ line %05d of the log\n" % (i % 60, i) for i in range(20_000))  # about 800 KB
 
 
+JVM = {
+    "supervisor.rss_bytes": 9e7,
+    "jvm.rss_bytes": 2e9,
+    "python_workers.rss_bytes": 3e8,
+    "jvm.heap.used_bytes": 4e8,
+    "jvm.heap.committed_bytes": 8e8,
+    "jvm.heap.max_bytes": 1e9,
+    "jvm.non_heap.used_bytes": 2e8,
+    "jvm.non_heap.committed_bytes": 2.1e8,
+    "jvm.non_heap.max_bytes": -1.0,
+    "jvm.direct.count": 3.0,
+    "jvm.direct.used_bytes": 3e6,
+    "jvm.direct.capacity_bytes": 4e6,
+    "jvm.gc.G1_Young_Generation.count": 31.0,
+    "jvm.gc.G1_Young_Generation.time_ms": 420.0,
+    "jvm.gc.G1_Old_Generation.count": 0.0,
+    "jvm.gc.G1_Old_Generation.time_ms": 0.0,
+    "jvm.gc_share": 0.012,
+}
+
+
 def graph(name: str = "carrier-delays") -> JobGraph:
     return JobGraph(
         name=name,
@@ -355,7 +376,7 @@ class ResourceManager:
         self.late = 0  # looks at the cluster until it has registered
         self.ended = False  # by itself, since it was listed
         self.registered = True
-        self.metrics = {"process.rss": 1e8}
+        self.metrics = {"process.rss": 1e8} | JVM
         self.drains = 0  # requests to drain it that were answered
         self.looks = 0  # at the list
         self.before_look: Callable[[int], None] = lambda looks: None
