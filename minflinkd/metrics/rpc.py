@@ -17,7 +17,6 @@ from prometheus_client.registry import Collector
 WINDOW: Final = 60.0  # seconds: what is "lately"
 _PART: Final = 5.0  # seconds; the window moves by so much
 BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0)  # seconds
-UNANSWERED: Final = frozenset({"unreachable", "rpc-timeout"})  # outcomes that leave open what became of a request
 
 
 class Pending:
@@ -53,6 +52,7 @@ class Ended:
     """Requests of one type that have ended."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
+    unanswered: int = 0
     seconds: float = 0.0
     slowest: float = 0.0
 
@@ -60,17 +60,15 @@ class Ended:
     def count(self) -> int:
         return self.outcomes.total()
 
-    @property
-    def unanswered(self) -> int:
-        return sum(self.outcomes[outcome] for outcome in UNANSWERED)
-
-    def add(self, outcome: str, seconds: float) -> None:
+    def add(self, outcome: str, seconds: float, *, answered: bool) -> None:
         self.outcomes[outcome] += 1
+        self.unanswered += not answered
         self.seconds += seconds
         self.slowest = max(self.slowest, seconds)
 
     def __iadd__(self, other: Ended) -> Ended:
         self.outcomes += other.outcomes
+        self.unanswered += other.unanswered
         self.seconds += other.seconds
         self.slowest = max(self.slowest, other.slowest)
         return self
@@ -110,15 +108,16 @@ class RpcFigures:
         """Return the requests of this type that are under way."""
         return self.in_flight.setdefault(message, Pending(self._now))
 
-    def ended(self, message: str, outcome: str, seconds: float) -> None:
+    def ended(self, message: str, outcome: str, seconds: float, *, answered: bool = True) -> None:
+        """Count a request. `answered`: a refusal is an answer; otherwise nobody knows whether it was carried out."""
         self.outcomes[message, outcome] += 1
         self.durations[message][bisect_left(BUCKETS, seconds)] += 1
         self.seconds[message] += seconds
-        self._since_sample.add(outcome, seconds)
+        self._since_sample.add(outcome, seconds, answered=answered)
         part = int(self._now() // _PART)
         if not self._parts or self._parts[-1][0] != part:
             self._parts.append((part, defaultdict(Ended)))
-        self._parts[-1][1][message].add(outcome, seconds)
+        self._parts[-1][1][message].add(outcome, seconds, answered=answered)
 
     def lately(self) -> Mapping[str, Ended]:
         """Return the requests that ended in the last minute, by message."""

@@ -82,7 +82,8 @@ class LocalNetwork:
             try:
                 answer = await self._ask(target, request, timeout, fence)
             except MinflinkError as error:
-                self.figures.ended(name, error.info().code, time.monotonic() - began)
+                answered = not isinstance(error, Unreachable | RpcTimeout)
+                self.figures.ended(name, error.info().code, time.monotonic() - began, answered=answered)
                 raise
         self.figures.ended(name, "ok", time.monotonic() - began)
         return answer

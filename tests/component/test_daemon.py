@@ -206,7 +206,7 @@ async def test_the_next_daemon_goes_on_with_the_metrics_of_the_last(tmp_path: Pa
     """What was measured until its end is there again (E16)."""
     slot = int(time.time()) // 5
     async with _daemon(tmp_path) as daemon:
-        daemon.metrics.history.cluster.put(slot - 5, [7, 3, 2, 1, 0.5])
+        daemon.metrics.history.cluster.put(slot - 5, [7, 3, 2, 1, 0.5, 40.0, 0.0, 0.1, 2])
     async with _daemon(tmp_path) as daemon:
         after = daemon.metrics.history.cluster
         assert await until(lambda: after.values(Resolution.FINE, 0, slot - 5, slot - 4) == [7])

@@ -164,7 +164,7 @@ async def test_the_daemon_shows_whether_rpc_is_healthy(page: Opened, world: Stee
     unanswered = rpc.locator("dl.figures > div").filter(has_text="Unanswered")
     await expect(unanswered.locator("dd")).to_contain_text("0in the last minute")
     await expect(rpc.locator("tbody tr").filter(has_text="ListJobs")).to_contain_text("none")
-    world.rpc.ended("DeployTask", "rpc-timeout", 10.0)
+    world.rpc.ended("DeployTask", "rpc-timeout", 10.0, answered=False)
     world.rpc.ended("GetJob", "job-not-found", 0.001)
     with world.dispatcher.mailbox.pending.during("SubmitJob"):
         await expect(unanswered.locator("dd.bad")).to_contain_text("1DeployTask")

@@ -20,7 +20,7 @@ def test_lately_is_the_last_minute() -> None:
     """A failure of an hour ago says nothing of how RPC is now."""
     now = Time()
     figures = RpcFigures(now)
-    figures.ended("Ping", "rpc-timeout", 10.0)
+    figures.ended("Ping", "rpc-timeout", 10.0, answered=False)
     now.seconds += 50
     figures.ended("Ping", "ok", 0.1)
     found = figures.lately()["Ping"]
@@ -33,20 +33,12 @@ def test_lately_is_the_last_minute() -> None:
     assert figures.outcomes == {("Ping", "rpc-timeout"): 1, ("Ping", "ok"): 1}
 
 
-def test_a_refusal_is_an_answer() -> None:
-    """Unanswered is only what leaves open whether the request was carried out."""
-    figures = RpcFigures()
-    for outcome in ("ok", "job-not-found", "fenced", "unreachable", "rpc-timeout"):
-        figures.ended("GetJob", outcome, 0.01)
-    assert figures.lately()["GetJob"].unanswered == 2
-
-
 def test_a_sample_has_what_ended_since_the_one_before() -> None:
     now = Time()
     figures = RpcFigures(now)
     now.seconds += 5
     figures.ended("Ping", "ok", 0.5)
-    figures.ended("GetJob", "unreachable", 0.1)
+    figures.ended("GetJob", "unreachable", 0.1, answered=False)
     assert figures.since_last_sample() == (0.4, 0.2, 0.5)
     now.seconds += 5
     assert figures.since_last_sample() == (0.0, 0.0, None)

@@ -101,6 +101,19 @@ async def test_a_request_is_in_flight_and_in_its_mailbox_until_it_is_answered() 
     await network.aclose()
 
 
+async def test_a_refusal_is_an_answer() -> None:
+    """Unanswered is only what leaves open whether the request was carried out."""
+    network, party = LocalNetwork(), Party(fence=NEW)
+    network.attach(party.mailbox)
+    with pytest.raises(Fenced):
+        await network.ask(PARTY, CANCEL, timeout=1, fence=OLD)
+    with pytest.raises(Unreachable):
+        await network.ask(Address("nobody"), CANCEL, timeout=1)
+    found = network.figures.lately()["CancelTask"]
+    assert (found.count, found.unanswered, found.outcomes) == (2, 1, {"fenced": 1, "unreachable": 1})
+    await network.aclose()
+
+
 class Elsewhere:
     """A route to parties in another process."""
 
