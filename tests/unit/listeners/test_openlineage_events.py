@@ -1,4 +1,7 @@
-"""OpenLineage events: valid by OpenLineage's own classes, which are made from its schema (E19b)."""
+"""OpenLineage events: valid by OpenLineage's own classes, which are made from its schema (E19b).
+
+No package brings the schema itself: neither the Python nor the Java clients and integrations do.
+"""
 
 from __future__ import annotations
 
