@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from benchmarks.figures import Row
 from benchmarks.running import quick_asked, run, say
-from benchmarks.scale import MIB, SLOTS, Swarm, Trial, _allow_files
+from benchmarks.scale import MIB, Trial
 from benchmarks.watched_daemon import lag_between
 from minflinkd.metrics.history.book import HistoryBook
 from minflinkd.rest.backend import Backend
@@ -34,7 +34,7 @@ from minflinkd.rest.history.sampler import Sampler
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime.ids import JobId
 from tests.beside import beside
-from tests.cluster import Cluster, free_port, running_cluster
+from tests.cluster import Cluster
 from tests.tokens import bearer
 from tests.unit.rest.parties import Dispatcher, ResourceManager, details
 
@@ -77,7 +77,7 @@ async def _one_sample(row: Row, jobs: int) -> None:
 async def _sampled(row: Row, base: Path, task_managers: int, jobs: int, pause: float) -> None:
     name = f"{task_managers} TaskManagers, {jobs} jobs: "
     trial = Trial(row, name, task_managers, jobs, pause)
-    async with _running(base, trial) as cluster:
+    async with trial.all_running(base) as cluster:
         await _quiet(row, cluster, f"{name}all run: ", pause)
         process = psutil.Process(cluster.process.pid)
         row.add(f"{name}memory", "MiB", [process.memory_info().rss / MIB])
@@ -86,7 +86,7 @@ async def _sampled(row: Row, base: Path, task_managers: int, jobs: int, pause: f
 
 async def _listened(row: Row, base: Path, jobs: int, pause: float) -> None:
     trial = Trial(row, f"{jobs} jobs: ", 2 * jobs, jobs, pause)
-    async with _running(base, trial) as cluster:
+    async with trial.all_running(base) as cluster:
         await _quiet(row, cluster, f"{jobs} jobs, nobody listens: ", pause)
         process = psutil.Process(cluster.process.pid)
         before = process.memory_info().rss
@@ -138,27 +138,6 @@ async def _listeners(cluster: Cluster, job_ids: list[str], stalled: int) -> Asyn
         yield heard
 
 
-@contextlib.asynccontextmanager
-async def _running(base: Path, trial: Trial) -> AsyncIterator[Cluster]:
-    settings = {
-        "rest.port": free_port(),
-        "jobmanager.rpc.port": free_port(),
-        "resourcemanager.driver": "standalone",
-        "resourcemanager.standby-taskmanagers": 0,
-        "taskmanager.numberOfTaskSlots": SLOTS,
-    }
-    _allow_files(2 * trial.task_managers + 2000)
-    async with (
-        running_cluster(base, serve=("-m", "benchmarks.watched_daemon"), **settings) as cluster,
-        Swarm(cluster, trial.task_managers, offset=0) as swarm,
-    ):
-        await swarm.go()
-        await trial._registered(cluster)
-        await trial._submit(cluster)
-        await trial._all_run(cluster)
-        yield cluster
-
-
 async def _quiet(row: Row, cluster: Cluster, name: str, pause: float) -> None:
     """Let it run for a while, and add the lag and the processor time meanwhile."""
     process = psutil.Process(cluster.process.pid)
@@ -166,8 +145,8 @@ async def _quiet(row: Row, cluster: Cluster, name: str, pause: float) -> None:
     await asyncio.sleep(pause)
     ended, after = time.time(), process.cpu_times()
     lag = lag_between(cluster.launch.base, began, ended)
-    for which in ("p50", "p99", "max"):
-        row.add(f"{name}event loop lag {which}", "ms", [1000 * getattr(lag, which)])
+    for figure, value in lag.figures().items():
+        row.add(f"{name}{figure}", "ms", [value])
     spent = after.user + after.system - before.user - before.system
     row.add(f"{name}processor time of the daemon", "%", [100 * spent / (ended - began)])
 

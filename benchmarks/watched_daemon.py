@@ -1,7 +1,8 @@
 """`minflinkd serve` with a watch on its event loop: every 10 ms, how late a due timer ran.
 
-`python -m benchmarks.watched_daemon --state-dir DIR --config FILE` appends to `lag` beside the state directory: pairs
-of doubles, the time of day and the lag, in seconds.
+`python -m benchmarks.watched_daemon --state-dir DIR --config FILE` appends to `lag` beside the state directory, as
+doubles, in seconds: the time of day, the lag, and the part of it in which the daemon itself did something. The rest of
+the lag is time in which other processes had the processor.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from tests.beside import beside
 
 INTERVAL = 0.01  # seconds
-SAMPLE = struct.Struct("dd")
+SAMPLE = struct.Struct("ddd")
 FILE = "lag"
 
 
@@ -28,22 +29,31 @@ class Lag:
     p50: float
     p99: float
     max: float
+    own_p99: float  # without the time in which other processes had the processor
+    own_max: float
+
+    def figures(self) -> dict[str, float]:
+        """Return the lag in milliseconds, by the name of the figure."""
+        names = {"p50": self.p50, "p99": self.p99, "max": self.max, "p99, own": self.own_p99, "max, own": self.own_max}
+        return {f"event loop lag {name}": 1000 * value for name, value in names.items()}
 
 
 def lag_between(base: Path, since: float, until: float) -> Lag:
     """Return the lag of the daemon with its state directory in `base`, between two times of day."""
-    samples = SAMPLE.iter_unpack((base / FILE).read_bytes())
-    found = sorted(lag for at, lag in samples if since <= at <= until)
-    return Lag(found[len(found) // 2], found[int(0.99 * len(found))], found[-1])
+    samples = [sample for sample in SAMPLE.iter_unpack((base / FILE).read_bytes()) if since <= sample[0] <= until]
+    lags, own = sorted(lag for _, lag, _ in samples), sorted(own for _, _, own in samples)
+    p99 = int(0.99 * len(samples))
+    return Lag(lags[len(lags) // 2], lags[p99], lags[-1], own[p99], own[-1])
 
 
 async def _watch(file: Path) -> None:
     loop = asyncio.get_running_loop()
     with file.open("ab", buffering=0) as out:
         while True:
-            due = loop.time() + INTERVAL
+            due, worked = loop.time() + INTERVAL, time.thread_time()
             await asyncio.sleep(INTERVAL)
-            out.write(SAMPLE.pack(time.time(), max(0.0, loop.time() - due)))
+            lag = max(0.0, loop.time() - due)
+            out.write(SAMPLE.pack(time.time(), lag, min(lag, time.thread_time() - worked)))
 
 
 async def _serve(state: Path, config: Path) -> None:
