@@ -10,6 +10,7 @@ import asyncio
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -100,7 +101,8 @@ async def ask(what: Asking) -> Asked:
     began, cpu = time.perf_counter(), time.process_time()
     load = _Load("\r\n".join(lines).encode(), until=began + what.seconds)
     loop = asyncio.get_running_loop()
-    made = [await loop.create_connection(lambda: _Connection(load), what.host, what.port) for _ in range(what.connections)]
+    connect = partial(loop.create_connection, lambda: _Connection(load), what.host, what.port)
+    made = [await connect() for _ in range(what.connections)]
     await asyncio.gather(*(connection.over for _, connection in made))
     return Asked(tuple(load.latencies), time.perf_counter() - began, time.process_time() - cpu, load.size)
 

@@ -17,6 +17,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -29,6 +30,8 @@ from benchmarks.running import quick_asked, run, say
 from benchmarks.scale import Trial
 from benchmarks.watched_daemon import lag_between
 from tests.cluster import Cluster
+
+Note = Callable[[str, str, float], None]  # a figure, its unit, its value
 
 PATHS = ("/overview", "/jobs/overview")
 CONNECTIONS = 8
@@ -62,7 +65,7 @@ async def measure(base: Path, quick: bool) -> Row:
     return row
 
 
-def _note_daemon(note, cluster: Cluster, name: str, began: float, cpu: float) -> float:
+def _note_daemon(note: Note, cluster: Cluster, name: str, began: float, cpu: float) -> float:
     """Note what the daemon did since then. Return the seconds of processor time."""
     ended, spent = time.time(), _cpu(cluster) - cpu
     lag = lag_between(cluster.launch.base, began, ended)
@@ -72,7 +75,7 @@ def _note_daemon(note, cluster: Cluster, name: str, began: float, cpu: float) ->
     return spent
 
 
-def _note_client(note, name: str, asked: Asked, daemon: float) -> None:
+def _note_client(note: Note, name: str, asked: Asked, daemon: float) -> None:
     latencies = sorted(asked.latencies)
     note(f"{name}requests per second", "/s", len(latencies) / asked.seconds)
     note(f"{name}requests per processor second of the daemon", "/s", len(latencies) / daemon)

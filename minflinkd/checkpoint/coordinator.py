@@ -118,6 +118,7 @@ class CheckpointCoordinator(Component):
         )
         self.integrity = Integrity(store=store, state=lambda: self._state, clock=clock, name=self.name)
         self._closed = False
+        self.watch = self._driver.watch
         self._stops_at = 0  # the last checkpoint after whose cut the tasks process nothing; 0: none
 
     # --- the job's tasks -----------------------------------------------------------------------------------------

@@ -133,6 +133,7 @@ class Dispatcher(Component):
             checkpoints_of=self._factory.checkpoints_of,
             quotas=self._quotas,
         )
+        self._results.on_change = self._inspection.changed
         self._verifications = Verifications(
             job=self._inspection.details,
             checkpoints_of=self._factory.checkpoints_of,
@@ -197,8 +198,9 @@ class Dispatcher(Component):
         for stored in found:
             if isinstance(stored, Unreadable):
                 self._unreadable[stored.job_id] = unreadable_details(stored, self._clock.epoch_ms())
+                self._inspection.changed(stored.job_id)
             else:
-                run = self._runs[stored.job_id] = self._run_of(stored, recovered=True)
+                run = self._new_run(stored, recovered=True)
                 recoveries.append(self.tasks.job(f"recovery of {stored.job_id}", run.start()))
         self._jobs_known = True
         if recoveries:
@@ -230,9 +232,9 @@ class Dispatcher(Component):
         await asyncio.gather(self._results.aclose(), *(run.aclose() for run in self._runs.values()))
         self._runs.clear()
 
-    def _run_of(self, stored: StoredJob, *, recovered: bool) -> JobRun:
+    def _new_run(self, stored: StoredJob, *, recovered: bool) -> JobRun:
         """R27: A job that cannot be recovered does not hold up the others. It is shown, and its files stay."""
-        return JobRun(
+        run = self._runs[stored.job_id] = JobRun(
             stored,
             factory=self._factory,
             blobs=self._blobs,
@@ -242,6 +244,14 @@ class Dispatcher(Component):
             recovered=recovered,
             on_end=self._ended,
         )
+        run.on_change = partial(self._inspection.changed, stored.job_id)
+        run.on_change()
+        return run
+
+    def _drop_run(self, job_id: JobId) -> JobRun | None:
+        run = self._runs.pop(job_id, None)
+        self._inspection.changed(job_id)
+        return run
 
     # --- submission ----------------------------------------------------------------------------------------------
 
@@ -279,7 +289,7 @@ class Dispatcher(Component):
         """
         if self.tasks.closed:  # the daemon ends; the next one finds the job, if it was stored, and nothing else of it
             return
-        run = self._runs.pop(job_id, None)
+        run = self._drop_run(job_id)
 
         async def withdraw() -> None:
             if run is not None:
@@ -324,7 +334,7 @@ class Dispatcher(Component):
         await self._store.put_job(stored)
         reach(CrashPoint.SUBMISSION_STORED)
         phases["stored"] = round(self._clock.monotonic() - began, 4)
-        run = self._runs[job_id] = self._run_of(stored, recovered=False)
+        run = self._new_run(stored, recovered=False)
         await run.start()
         self._blobs.taken_over(job_id, artifact_keys(graph))
         reach(CrashPoint.SUBMISSION_STARTED)
@@ -346,7 +356,7 @@ class Dispatcher(Component):
         async def close() -> None:
             await run.aclose()
             if self._runs.get(run.job_id) is run:
-                del self._runs[run.job_id]
+                self._drop_run(run.job_id)
 
         self._results.ended(
             run.result,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -10,6 +10,7 @@ from minflinkd.checkpoint import messages as c
 from minflinkd.checkpoint.offsets import Offsets, read_offsets
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.checkpoint.statistics import CheckpointStatistics
+from minflinkd.dispatcher.job_list import JobList
 from minflinkd.dispatcher.job_results import JobResults
 from minflinkd.dispatcher.job_run import JobRun, waiting
 from minflinkd.dispatcher.job_store import StoredJob, Unreadable
@@ -42,9 +43,10 @@ class Inspection:
         self._unreadable = unreadable
         self._checkpoint_options = checkpoint_options
         self._checkpoints_of = checkpoints_of
+        self._list = JobList(ids=self._ids, overview=self._overview)
 
     def attach(self, mailbox: Mailbox) -> None:
-        mailbox.on(j.ListJobs, self._list)
+        mailbox.on(j.ListJobs, self._list_jobs)
         mailbox.on(j.GetJob, self._get)
         mailbox.on(c.GetCheckpoints, self._checkpoints)
         mailbox.on(c.GetCheckpointOptions, self._options)
@@ -58,9 +60,24 @@ class Inspection:
         yield from self._unreadable.values()
         yield from (result.details for result in self._results.all() if result.details.job_id not in self._runs)
 
-    async def _list(self, _: j.ListJobs) -> tuple[j.JobOverview, ...]:
-        running = (_overview(run.details(), run.checkpoints_in_brief()) for run in self._runs.values())
-        return (*running, *map(_overview, self._others()))
+    def changed(self, job_id: JobId) -> None:
+        """The job may look different in the list, or may be new there, or gone (see JobList)."""
+        self._list.changed(job_id)
+
+    async def _list_jobs(self, _: j.ListJobs) -> tuple[j.JobOverview, ...]:
+        return await self._list.all()
+
+    def _ids(self) -> Iterable[JobId]:
+        ended = (result.details.job_id for result in self._results.all())
+        return dict.fromkeys((*self._runs, *self._unreadable, *ended))
+
+    def _overview(self, job_id: JobId) -> j.JobOverview | None:
+        if (run := self._runs.get(job_id)) is not None:
+            return _overview(run.details(), run.checkpoints_in_brief())
+        if (result := self._results.get(job_id)) is not None:
+            return _overview(result.details)
+        unreadable = self._unreadable.get(job_id)
+        return None if unreadable is None else _overview(unreadable)
 
     async def _get(self, request: j.GetJob) -> j.JobDetails:
         return self.details(request.job_id)

@@ -70,6 +70,7 @@ class JobResults(Component):
         self._retention = retention
         self._leads = leads
         self._results: dict[JobId, StoredResult] = {}
+        self.on_change: Callable[[JobId], None] = lambda _: None  # called when the job's result is new, or gone
         self.unreadable: tuple[Unreadable, ...] = ()  # left alone; set at the start
 
     def __contains__(self, job_id: JobId) -> bool:
@@ -88,9 +89,9 @@ class JobResults(Component):
         self.unreadable = tuple(result for result in found if isinstance(result, Unreadable))
         for result in found:
             if isinstance(result, StoredResult):
-                self._results[result.details.job_id] = result
+                job_id = result.details.job_id
+                self._keep(job_id, result)
                 if result.dirty:
-                    job_id = result.details.job_id
                     self.tasks.job(f"cleanup of {job_id}", self._clean_up(result))
         if older := ids[capacity:]:
             log.info("more results of jobs than are kept; the oldest are deleted", kept=capacity, deleted=len(older))
@@ -101,7 +102,7 @@ class JobResults(Component):
         """Clean up after these jobs, and delete their results. One that cannot be read is left alone."""
         for job_id in older:
             if (result := await self._stored(job_id)) is not None:
-                self._results[job_id] = result
+                self._keep(job_id, result)
                 if result.dirty:
                     await self._clean_up(result)
                 await self._forget(job_id)
@@ -125,7 +126,7 @@ class JobResults(Component):
         async def end() -> None:
             await until_done(self._clock, f"result of {job_id}", store)
             reach(CrashPoint.END_STORED)
-            self._results[job_id] = result
+            self._keep(job_id, result)
             await self._clean_up(result, close=close, savepoints_ended=savepoints_ended)
 
         job_id = result.details.job_id
@@ -154,7 +155,11 @@ class JobResults(Component):
         )
         for what, step in steps:
             await until_done(self._clock, f"{what} of {job_id}", step)
-        self._results[job_id] = clean
+        self._keep(job_id, clean)
+
+    def _keep(self, job_id: JobId, result: StoredResult) -> None:
+        self._results[job_id] = result
+        self.on_change(job_id)
 
     async def _cleaned(self, result: StoredResult) -> None:
         reach(CrashPoint.END_CLEANED)
@@ -211,6 +216,7 @@ class JobResults(Component):
             log.warning("a result has expired and cannot be deleted yet", job=job_id, error=str(error))
         else:
             del self._results[job_id]
+            self.on_change(job_id)
 
 
 class Ages:

@@ -73,6 +73,7 @@ class JobRun(Component):
         self._factory = factory
         self._blobs = blobs
         self._on_end = on_end
+        self.on_change: Callable[[], None] = lambda: None  # called when `details` may return something else
         self._failures: tuple[FailureRecord, ...] = ()  # of JobMasters, newest first
         self._past: JobDetails | None = None  # as shown by the last JobMaster that made way for another version
         self._between = False  # one has made way, and the next is not up
@@ -83,7 +84,7 @@ class JobRun(Component):
         self._turn = StorageTurn(f"job {stored.job_id}")  # outlives the JobMasters, as their work in the storage may
         self._masters: Supervisor[JobMaster] = Supervisor(
             f"JobMaster of {stored.job_id}",
-            lambda: factory.make(self.stored, self._turn, self._succession(), self._ended),
+            self._new_master,
             clock=clock,
             gate=factory.gate,
             insist=recovered,
@@ -142,6 +143,7 @@ class JobRun(Component):
         if versions.current != self.stored.history().current:
             self._past, self._between = self._shown(), True
         self.stored = replace(self.stored, graph=versions.current.graph, versions=versions)
+        self.on_change()
         if self.result is None:  # otherwise its artifacts are being deleted
             await self._blobs.hold(self.job_id, keys_of_versions(versions))
             self._blobs.taken_over(self.job_id, keys_of_versions(versions))
@@ -210,6 +212,7 @@ class JobRun(Component):
                     reach(CrashPoint.END_CANCELLED)
                     self.stored = replace(self.stored, cancelled=True)
                     self.hot_restarts.abandon()
+                    self.on_change()
         if self.result is not None:
             raise Conflict(f"job {self.job_id} is {self.result.details.status.value} already")
         if (master := self.master) is None:
@@ -246,6 +249,7 @@ class JobRun(Component):
             dirty=True, details=details, checkpoints=self.checkpoints(), retained=retained, kept=kept
         )
         self._masters.retire()
+        self.on_change()
         self._on_end(self)
 
     def _end_without_master(self) -> None:
@@ -293,9 +297,15 @@ class JobRun(Component):
         succession = self.hot_restarts.succession()
         return dataclasses.replace(succession, preceded=succession.preceded and self._preceded)
 
+    def _new_master(self) -> JobMaster:
+        master = self._factory.make(self.stored, self._turn, self._succession(), self._ended)
+        master.on_change = self.on_change
+        return master
+
     def _up(self, master: JobMaster) -> None:
         self._preceded = True
         self._between = False
+        self.on_change()
         if self.stored.cancelled:  # perhaps during the start
             self._cancel(master)
         self.hot_restarts.up(master)
@@ -312,6 +322,7 @@ class JobRun(Component):
         record = FailureRecord(timestamp_ms=self._clock.epoch_ms(), error=told)
         same = bool(self._failures) and self._failures[0].error == told
         self._failures = (record, *self._failures[1 if same else 0 :])[:KEPT_FAILURES]
+        self.on_change()
         if info.consequence is Consequence.RETRYABLE:
             return
         self.hot_restarts.down(told)

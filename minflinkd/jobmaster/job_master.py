@@ -37,7 +37,7 @@ from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.phases import Predecessors
 from minflinkd.jobmaster.scheduler.sizing import groups_leaving
-from minflinkd.jobmaster.scheduler.state import JobState
+from minflinkd.jobmaster.scheduler.state import JobState, only_progress
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.scrubbing import Scrubbing
 from minflinkd.jobmaster.sinks import JobSinks
@@ -115,6 +115,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self._preceded = succession.preceded
         self._on_adoption = succession.on_adoption
         self._on_end = on_end
+        self.on_change: Callable[[], None] = lambda: None  # called when the job may look different in a list of jobs
         self._log = log.bind(job=job_id)
         gateway = TaskManagerTasks(
             network,
@@ -142,6 +143,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
             past=leftovers.statistics,
         )
         self.coordinator.falls_with = self.crash
+        self.coordinator.watch.on_change = self._shown_otherwise
         self._scheduling = Scheduling(self._watch, self._feed, self.crashed)
         self.making_way = MakingWay(job_id, self._scheduling, self.coordinator)
         self._proving = Proving(
@@ -312,6 +314,11 @@ class JobMaster(CoreDriver[JobMasterCore]):
         super()._on_crash()
         self.making_way.give_up(f"its JobMaster crashed: {self.crash_cause}")
         self._watch.changed()
+        self._shown_otherwise()
+
+    async def _before_stop(self) -> None:
+        self._shown_otherwise()
+        await super()._before_stop()
 
     async def _stop(self) -> None:
         await super()._stop()
@@ -331,6 +338,11 @@ class JobMaster(CoreDriver[JobMasterCore]):
         before, self._noted = self._noted, self._core.state
         self._note(before, self._noted)
         self._watch.changed()
+        if not only_progress(before, self._noted):
+            self._shown_otherwise()
+
+    def _shown_otherwise(self) -> None:
+        self.on_change()
 
     def _carry_out_own(self, command: object) -> None:
         match command:

@@ -93,6 +93,8 @@ class ResourceManagerCore:
         self._held: dict[JobId, str] = {}  # why jobs are still on draining TaskManagers; only shown
         self._asking = False  # the Dispatcher is asked for the jobs that have not ended
         self._commands: list[Command] = []
+        self._overview_of: Resources | None = None  # the state that the answer is about
+        self._overview_answer: m.ResourceOverview
         self._next_tick = 0.0
         self._next_check = CHECK_INTERVAL
         self._handlers: dict[type[m.Message], Callable[[Any, float], Any]] = {
@@ -402,7 +404,9 @@ class ResourceManagerCore:
         return inspection.task_managers(self.state, self._seen, self._held, self._wall_ms)
 
     def _overview(self, _: m.GetResourceOverview, now: float) -> m.ResourceOverview:
-        return inspection.overview(self.state, self._wall_ms)
+        if self._overview_of is not self.state:  # it is asked for far more often than anything changes (E4)
+            self._overview_of, self._overview_answer = self.state, inspection.overview(self.state, self._wall_ms)
+        return self._overview_answer
 
 
 def _decisive(report: m.TaskManagerReport) -> m.TaskManagerReport:

@@ -32,7 +32,6 @@ T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 JOB = web.RequestKey("job", str)  # the job that a request is about, if its path does not say so
-SNAPSHOT_AGE = 0.05  # seconds for which everybody gets the same answer about the whole cluster (E4)
 
 _encoder = msgspec.json.Encoder(enc_hook=encode_unit)
 
@@ -50,51 +49,54 @@ def json_answer(body: msgspec.Struct | Mapping[str, Any] | list[Any], status: in
 
 
 class Shared(Generic[T]):
-    """One answer for all callers within `max_age` seconds, and one request at a time.
+    """One question at a time for all callers.
 
-    A failure is the answer for those who waited for it, but not for later callers.
+    An answer is for those who came before it was asked for. So it shows every change that a caller can know of (E4). A
+    failure is the answer for those callers, too.
     """
 
-    def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, max_age: float = SNAPSHOT_AGE) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
         self._ask = ask
-        self._clock = clock
-        self._max_age = max_age
         self._asking = asyncio.Lock()
-        self._asked = float("-inf")  # when the current answer was requested
-        self._answers = 0
-        self._answer: Callable[[], T] | None = None
-        self._changes = 0
-        self._answered_change = 0  # the last change that the current answer must show
-
-    def forget(self) -> None:
-        """Call after a change, so that later callers see it."""
-        self._changes += 1
-        self._asked = float("-inf")
+        self._asked = 0  # questions
+        self._answered = 0  # number of the question that `_answer` is about
+        self._answer: Callable[[], T]
 
     async def get(self) -> T:
-        """Return the shared answer. Raises what the request raises."""
-        answers, changes = self._answers, self._changes
-        if self._answer is not None and self._clock.monotonic() - self._asked <= self._max_age:
-            return self._answer()
+        """Return the shared answer. Raises what the question raises."""
+        before = self._asked
         async with self._asking:
-            # An answer that came while this waited will do, unless it may not show a change made before the call.
-            if self._answer is None or self._answers == answers or self._answered_change < changes:
-                await self._renew()
-            assert self._answer is not None
+            if self._answered <= before:
+                self._asked = number = self._asked + 1
+                self._answer = await self._outcome()
+                self._answered = number
             return self._answer()
 
-    async def _renew(self) -> None:
-        asked, changes = self._clock.monotonic(), self._changes
+    async def _outcome(self) -> Callable[[], T]:
         try:
             answer = await self._ask()
         except MinflinkError as error:
-            self._answer, self._asked = _raising(error), float("-inf")
-        else:
-            self._answer, self._asked = (lambda: answer), asked
-        self._answers += 1
-        self._answered_change = changes
-        if self._changes != changes:  # the answer may not show this change
-            self._asked = float("-inf")
+            return _raising(error)
+        return lambda: answer
+
+
+class Lasting(Shared[T]):
+    """An answer serves later callers, too, for `max_age` seconds from when it was asked for. A failure does not."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, max_age: float) -> None:
+        async def timed() -> T:
+            asked = clock.monotonic()
+            answer = await ask()
+            self._until = asked + max_age
+            return answer
+
+        super().__init__(timed)
+        self._clock = clock
+        self._until = float("-inf")
+
+    async def get(self) -> T:
+        """Return the answer. Raises what the question raises."""
+        return self._answer() if self._clock.monotonic() <= self._until else await super().get()
 
 
 def _raising(error: MinflinkError) -> Callable[[], Any]:
@@ -121,9 +123,9 @@ class Backend:
     task_managers: Shared[tuple[TaskManagerInfo, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.jobs = Shared(lambda: self.dispatcher(ListJobs()), self.clock)
-        self.resources = Shared(lambda: self.resource_manager(GetResourceOverview()), self.clock)
-        self.task_managers = Shared(lambda: self.resource_manager(ListTaskManagers()), self.clock)
+        self.jobs = Shared(lambda: self.dispatcher(ListJobs()))
+        self.resources = Shared(lambda: self.resource_manager(GetResourceOverview()))
+        self.task_managers = Shared(lambda: self.resource_manager(ListTaskManagers()))
 
     async def dispatcher(self, request: Request[R], timeout: float | None = None) -> R:
         return await self.network.ask(DISPATCHER, request, timeout=self.timeout if timeout is None else timeout)

@@ -19,7 +19,7 @@ from minflinkd.blob.server import BlobStatistics
 from minflinkd.blob.transfer import BlobInfo
 from minflinkd.metrics.samples import BlobSample
 from minflinkd.rest import route
-from minflinkd.rest.backend import Shared, json_answer
+from minflinkd.rest.backend import Lasting, Shared, json_answer
 from minflinkd.rest.declared import InQuery, like, whole
 from minflinkd.rest.identity.access import identity_of
 from minflinkd.rest.identity.roles import Role
@@ -59,8 +59,8 @@ class ListedBlobs(Protocol):
 class BlobListing:
     def __init__(self, server: ListedBlobs, clock: Clock) -> None:
         self._server = server
-        self._blobs = Shared(server.blobs, clock, max_age=0.0)  # not cached: an uploader sees its blob
-        self._measured = Shared(server.blobs, clock, max_age=MEASURED_EVERY)
+        self._blobs = Shared(server.blobs)  # an uploader sees its blob
+        self._measured = Lasting(server.blobs, clock, MEASURED_EVERY)
 
     def routes(self) -> list[route.Route]:
         return [

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -14,8 +15,9 @@ from aiohttp import web
 from minflinkd.config.options import Item
 from minflinkd.ha.standing import Standing, Standings
 from minflinkd.rest import route
-from minflinkd.rest.backend import Backend, json_answer
+from minflinkd.rest.backend import Backend, json_answer, json_bytes
 from minflinkd.rest.identity.roles import Role
+from minflinkd.rest.overviews import EncodedCluster
 from minflinkd.rest.schemas import (
     ClusterInfo,
     ClusterOverview,
@@ -55,6 +57,7 @@ class ClusterRoutes:
     def __init__(self, backend: Backend, about: About) -> None:
         self._backend = backend
         self._about = about
+        self._overview = EncodedCluster(partial(overview_of, about.version))
 
     def routes(self) -> list[route.Route]:
         return [
@@ -117,7 +120,7 @@ class ClusterRoutes:
     async def overview(self, _: web.Request) -> web.Response:
         jobs = await self._backend.jobs.get()
         resources = await self._backend.resources.get()
-        return json_answer(overview_of(jobs, resources, self._about))
+        return json_bytes(self._overview.of(jobs, resources, self._about.standing()))
 
     async def hand_over(self, _: web.Request) -> web.Response:
         """Begin to end the daemon. Its TaskManagers and tasks keep running, for the next daemon (A15)."""
@@ -139,8 +142,9 @@ def _entry(item: Item) -> ConfigEntry:
     return ConfigEntry(key=item.key, value=value, minflinkd=OptionInfo(origins=origins))
 
 
-def overview_of(jobs: tuple[JobOverview, ...], resources: ResourceOverview, about: About) -> ClusterOverview:
-    standing = about.standing()
+def overview_of(
+    version: str, jobs: tuple[JobOverview, ...], resources: ResourceOverview, standing: Standing
+) -> ClusterOverview:
     leader = standing.leader
     by_status = Counter(job.status for job in jobs)
     ended = {status: by_status[status] for status in JobStatus if status.terminal}
@@ -153,9 +157,9 @@ def overview_of(jobs: tuple[JobOverview, ...], resources: ResourceOverview, abou
         jobs_cancelled=ended[JobStatus.CANCELED],
         jobs_failed=ended[JobStatus.FAILED],
         flink_version=FLINK_VERSION,
-        flink_commit=f"minflinkd-{about.version}",
+        flink_commit=f"minflinkd-{version}",
         minflinkd=ClusterInfo(
-            version=about.version,
+            version=version,
             leader=LeaderInfo(name=leader.name, url=leader.url, since=leader.leading_since_ms, epoch=leader.epoch),
             standbys=tuple(StandbyInfo(name=each.name, url=each.url) for each in standing.standbys),
             trouble=standing.trouble,

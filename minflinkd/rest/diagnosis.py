@@ -16,7 +16,7 @@ from minflinkd.diagnosis import cluster, job
 from minflinkd.diagnosis.facts import ClusterFacts, Disk, JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity, ordered
 from minflinkd.rest import route
-from minflinkd.rest.backend import Backend, Shared, json_answer
+from minflinkd.rest.backend import Backend, Lasting, json_answer
 from minflinkd.rest.identity.access import identity_of
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.past import Past
@@ -60,7 +60,7 @@ class DiagnosisRoutes:
         self._backend = backend
         self._directories = tuple(directories)
         self._past = past
-        self._whole = Shared(self._diagnose, backend.clock, AGE)
+        self._whole = Lasting(self._diagnose, backend.clock, AGE)
 
     def routes(self) -> list[route.Route]:
         return [

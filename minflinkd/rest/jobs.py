@@ -10,10 +10,11 @@ from minflinkd.checkpoint.row_counts import sink_rows, source_rows
 from minflinkd.jobgraph.delivery import delivery_in
 from minflinkd.jobgraph.model import JobGraph, RestartStrategy, Vertex
 from minflinkd.rest import route
-from minflinkd.rest.backend import Backend, encode, json_answer, json_bytes
+from minflinkd.rest.backend import Backend, json_answer, json_bytes
 from minflinkd.rest.declared import JOB_ID, InQuery, whole
 from minflinkd.rest.exceptions import exceptions_of
 from minflinkd.rest.identity.roles import Role
+from minflinkd.rest.overviews import EncodedJobs, duration
 from minflinkd.rest.plan import job_type, plan_of, state_counts, task_counts, vertex_id
 from minflinkd.rest.restarts import restart_info
 from minflinkd.rest.schemas import (
@@ -58,8 +59,7 @@ _MODE = InQuery("mode", "Flink's other modes have always been errors", Literal["
 class JobRoutes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._overview_of: tuple[JobOverview, ...] | None = None
-        self._overview = b""
+        self._overview = EncodedJobs("jobs", job_summary)
 
     def routes(self) -> list[route.Route]:
         return [
@@ -116,13 +116,8 @@ class JobRoutes:
         return json_answer(JobIds(jobs=tuple(JobIdWithStatus(id=job.job_id, status=job.status) for job in jobs)))
 
     async def overview(self, _: web.Request) -> web.Response:
-        """Answer the overview. Encoded only once for each answer of the Dispatcher (E4)."""
         jobs = await self._backend.jobs.get()
-        if jobs is not self._overview_of:
-            now = self._backend.clock.epoch_ms()
-            self._overview = encode(JobsOverview(jobs=tuple(job_summary(job, now) for job in jobs)))
-            self._overview_of = jobs
-        return json_bytes(self._overview)
+        return json_bytes(self._overview.of(jobs, self._backend.clock.epoch_ms()))
 
     async def details(self, request: web.Request) -> web.Response:
         return json_answer(job_info(await self._backend.job(request), self._backend.clock.epoch_ms()))
@@ -143,14 +138,7 @@ class JobRoutes:
     async def cancel(self, request: web.Request) -> web.Response:
         _MODE.of(request)
         await self._backend.dispatcher(CancelJob(job_id=JOB_ID.of(request)))
-        self._backend.jobs.forget()
         return json_answer(Empty(), status=202)
-
-
-def duration(start_ms: int, end_ms: int, now: int) -> int:
-    if start_ms < 0:
-        return -1
-    return max(0, (end_ms if end_ms >= 0 else now) - start_ms)
 
 
 def job_summary(job: JobOverview, now: int) -> JobSummary:

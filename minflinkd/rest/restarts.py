@@ -98,7 +98,6 @@ class RestartRoutes:
             replace=_REPLACE.of(request),
         )
         answer = _accepted(await self._backend.dispatcher(question, self._backend.submit_timeout()))
-        self._backend.jobs.forget()
         changes = _diff(answer.changes)
         accepted = RestartAccepted(jobid=answer.job_id, number=answer.number, dry_run=dry_run, changes=changes)
         return json_answer(accepted, status=200 if dry_run else 202)
@@ -128,7 +127,6 @@ class RestartRoutes:
             least=min((b.lower_bound for b in bounds.values() if b.lower_bound != -1), default=0),
         )
         _accepted(await self._backend.dispatcher(question, self._backend.submit_timeout()))
-        self._backend.jobs.forget()
         return json_answer(Empty(), status=202)
 
 

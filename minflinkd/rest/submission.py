@@ -60,7 +60,6 @@ class SubmissionRoutes:
         answer = await self._backend.dispatcher(question, self._backend.submit_timeout())
         if answer.faults:
             raise InvalidJob(answer.faults)
-        self._backend.jobs.forget()
         submitted = Submitted(
             jobid=answer.job_id,
             job_url=f"/jobs/{answer.job_id}",

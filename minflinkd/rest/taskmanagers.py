@@ -113,8 +113,6 @@ class TaskManagerRoutes:
 
     async def _set_draining(self, wanted: ResourceId, *, draining: bool) -> web.Response:
         await self._backend.resource_manager(DrainTaskManager(resource_id=wanted, undo=not draining))
-        self._backend.task_managers.forget()
-        self._backend.resources.forget()
         return json_answer(Drain(id=wanted, draining=draining), status=202 if draining else 200)
 
 

@@ -9,7 +9,8 @@ from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.declared import VERTEX
 from minflinkd.rest.identity.roles import Role
-from minflinkd.rest.jobs import duration, task_info
+from minflinkd.rest.jobs import task_info
+from minflinkd.rest.overviews import duration
 from minflinkd.rest.partitions import Partitions
 from minflinkd.rest.plan import find_task, vertex_id
 from minflinkd.rest.schemas import CollectedRow, CollectedRows, Subtask, VertexDetails

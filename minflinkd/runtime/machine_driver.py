@@ -45,14 +45,16 @@ class CommandQueue(Generic[C]):
 
 
 class StateWatch(Generic[S]):
-    """Lets others wait for a state. `read` returns the present one."""
+    """Lets others wait for a state. `read` returns the present one. `on_change` is called in the step of a change."""
 
     def __init__(self, read: Callable[[], S]) -> None:
         self.read = read
+        self.on_change: Callable[[], None] = lambda: None
         self._changed = asyncio.Event()  # every change replaces it
 
     def changed(self) -> None:
         """The state may have changed."""
+        self.on_change()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -75,15 +77,17 @@ class Timer:
         self._due = due
         self._tick = tick
         self._changed = asyncio.Event()
+        self._waits_for: float | None = None
 
     def changed(self) -> None:
-        """The next due time may have changed."""
-        self._changed.set()
+        """The next due time may have changed. Most changes leave it as it is, and then nobody need wake up."""
+        if self._due() != self._waits_for:
+            self._changed.set()
 
     async def run(self) -> None:
         while True:
             self._changed.clear()
-            due = self._due()
+            due = self._waits_for = self._due()
             try:
                 async with asyncio.timeout(None if due is None else max(0.0, due - self._clock.monotonic())):
                     await self._changed.wait()

@@ -178,6 +178,23 @@ class JobState:
         return any(map(has_input, executions)) or all(e.input_ended for e in executions)
 
 
+def only_progress(before: JobState, after: JobState) -> bool:
+    """Whether at most the figures of tasks have changed, as with every micro-batch. May be false all the same."""
+    if before is after:
+        return True
+    old, new = vars(before), vars(after)
+    if any(new[name] is not value for name, value in old.items() if name != "executions"):
+        return False
+    return all(
+        execution is (earlier := before.executions.get(task_id)) or _only_figures(earlier, execution)
+        for task_id, execution in after.executions.items()
+    )
+
+
+def _only_figures(before: Execution | None, after: Execution) -> bool:
+    return before is not None and (before.state, before.allocation_id) == (after.state, after.allocation_id)
+
+
 def has_input(execution: Execution) -> bool:
     return execution.metrics.rows_in > 0 or execution.metrics.advanced
 

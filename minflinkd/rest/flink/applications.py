@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from minflinkd.rest import route
-from minflinkd.rest.backend import JOB, Backend, encode, json_answer, json_bytes
+from minflinkd.rest.backend import JOB, Backend, json_answer, json_bytes
 from minflinkd.rest.declared import APPLICATION_ID
 from minflinkd.rest.exceptions import exceptions_of
 from minflinkd.rest.identity.access import identity_of
 from minflinkd.rest.identity.roles import Role, require_job
-from minflinkd.rest.jobs import duration, job_summary
+from minflinkd.rest.jobs import job_summary
+from minflinkd.rest.overviews import EncodedJobs, duration
 from minflinkd.rest.schemas import Empty
 from minflinkd.rest.schemas.applications import (
     ApplicationException,
@@ -45,8 +46,7 @@ STATES: Mapping[JobStatus, str] = {
 class ApplicationRoutes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._overview_of: tuple[JobOverview, ...] | None = None
-        self._overview = b""
+        self._overview = EncodedJobs("applications", _summary)
 
     def routes(self) -> list[route.Route]:
         return [
@@ -83,13 +83,8 @@ class ApplicationRoutes:
         ]
 
     async def overview(self, _: web.Request) -> web.Response:
-        """Answer the overview. Encoded only once for each answer of the Dispatcher, as that of the jobs."""
         jobs = await self._backend.jobs.get()
-        if jobs is not self._overview_of:
-            now = self._backend.clock.epoch_ms()
-            self._overview = encode(ApplicationsOverview(applications=tuple(_summary(job, now) for job in jobs)))
-            self._overview_of = jobs
-        return json_bytes(self._overview)
+        return json_bytes(self._overview.of(jobs, self._backend.clock.epoch_ms()))
 
     async def details(self, request: web.Request) -> web.Response:
         job = await self._job(request)
@@ -126,7 +121,6 @@ class ApplicationRoutes:
         job = await self._job(request)
         request[JOB] = job.job_id
         await self._backend.dispatcher(CancelJob(job_id=job.job_id))
-        self._backend.jobs.forget()
         return json_answer(Empty(), status=202)
 
     async def _job(self, request: web.Request) -> JobDetails:

@@ -218,7 +218,6 @@ class JarRoutes:
             for key in held:
                 if self._blobs is not None:
                     await self._blobs.release(job_id, key)
-        self._backend.jobs.forget()
         return job_id
 
     async def _stored(self, job_id: JobId, graph: JobGraph, files: dict[str, bytes], held: list[BlobKey]) -> JobGraph:

@@ -12,7 +12,8 @@ from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.declared import ATTEMPT, SUBTASK, VERTEX
 from minflinkd.rest.flink.rates import Rates
 from minflinkd.rest.identity.roles import Role
-from minflinkd.rest.jobs import duration, io_metrics
+from minflinkd.rest.jobs import io_metrics
+from minflinkd.rest.overviews import duration
 from minflinkd.rest.partitions import Partitions
 from minflinkd.rest.plan import find_task, vertex_id
 from minflinkd.rest.schemas import Subtask

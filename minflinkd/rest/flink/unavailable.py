@@ -154,7 +154,6 @@ class UnavailableRoutes:
         if request.headers.get("Sec-Fetch-Site", "none") not in _SAME_SITE:
             raise CrossSite("a link of another site is not followed here", hint="use the endpoint's own page")
         await self._backend.dispatcher(CancelJob(job_id=JOB_ID.of(request)))
-        self._backend.jobs.forget()
         return json_answer(Empty(), status=202)
 
     async def stop(self, request: web.Request) -> web.Response:

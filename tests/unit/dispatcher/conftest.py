@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -31,6 +32,7 @@ from minflinkd.runtime import supervisor
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.ids import Chance, IdSource, JobId
 from minflinkd.storage.registry import Storages
+from tests.beside import beside
 
 TM = Address("taskmanager/tm-1")
 DOCUMENT: dict[str, Any] = {
@@ -173,7 +175,7 @@ class Cluster:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Dispatcher]:
-        async with self.dispatcher() as dispatcher:
+        async with self.dispatcher() as dispatcher, beside("the list is watched", list_is_never_old(dispatcher)):
             yield dispatcher
 
     async def submit(
@@ -199,6 +201,51 @@ class Cluster:
         """Return everything in the storage. Other code may be writing there meanwhile."""
         found = [Path(directory) / name for directory, _, names in os.walk(self.directory) for name in names]
         return sorted(str(path.relative_to(self.directory)) for path in found)
+
+
+async def list_is_never_old(dispatcher: Dispatcher) -> None:
+    """Compare the list of jobs again and again with one that is made anew (E4): somebody may forget to call `changed`.
+
+    So every test of the Dispatcher is also a test of that.
+    """
+    inspection = dispatcher._inspection
+    while True:
+        await asyncio.sleep(0.01)
+        listed = await inspection._list.all()
+        if inspection._list._changed:  # while jobs were looked at
+            continue
+        made_anew = tuple(inspection._overview(job_id) for job_id in inspection._ids())
+        found, expected = msgspec.to_builtins(listed), _Near.those_in(msgspec.to_builtins(made_anew))
+        assert [job["job_id"] for job in found] == [job["job_id"] for job in expected]
+        old = [
+            {name: now[name] for name in now if was[name] != now[name]}
+            for was, now in zip(found, expected, strict=True)
+        ]
+        assert not any(old), old
+
+
+class _Near(int):
+    """A time of day, which is computed from that of another clock: it equals one that is some milliseconds off."""
+
+    @classmethod
+    def those_in(cls, value: Any) -> Any:
+        match value:
+            case int() if value > 10**12:
+                return cls(value)
+            case list() | tuple():
+                return type(value)(cls.those_in(one) for one in value)
+            case dict():
+                return {key: cls.those_in(one) for key, one in value.items()}
+            case _:
+                return value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and abs(int(self) - other) < 1000
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = int.__hash__
 
 
 @pytest.fixture

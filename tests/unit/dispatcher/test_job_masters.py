@@ -198,6 +198,7 @@ async def test_a_job_that_cannot_be_shown_does_not_hide_the_others(
             raise BUG
 
         monkeypatch.setattr(masters[0], "details", broken)
+        masters[0].on_change()
         with capture_logs():
             await until(lambda: cluster.lists({JOB: JobStatus.INITIALIZING, OTHER: JobStatus.CREATED}))
 

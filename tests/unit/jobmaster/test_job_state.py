@@ -9,6 +9,7 @@ import pytest
 
 from minflinkd.jobgraph.model import JobGraph, Source, Vertex
 from minflinkd.jobmaster.options import JobMasterOptions
+from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.execution import Execution
 from minflinkd.jobmaster.scheduler.phases import (
     ComingUp,
@@ -24,7 +25,7 @@ from minflinkd.jobmaster.scheduler.phases import (
     WaitingForSlots,
 )
 from minflinkd.jobmaster.scheduler.placement import Bounds
-from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job, widths
+from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job, only_progress, widths
 from minflinkd.jobmaster.scheduler.step import Step
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import TaskMetrics
@@ -196,3 +197,20 @@ def test_the_next_attempt_begins_with_the_rows_of_those_before_it() -> None:
 def test_an_execution_remembers_when_it_entered_each_state() -> None:
     execution = Execution(A).to(E.SCHEDULED, 1.0).to(E.SCHEDULED, 2.0).to(E.DEPLOYING, 3.0)
     assert execution.entered == ((E.SCHEDULED, 1.0), (E.DEPLOYING, 3.0))
+
+
+def test_a_micro_batch_changes_nothing_but_figures() -> None:
+    """Most events of a job say that one has ended. A list of jobs does not show its figures (E4)."""
+    job = WideJob(a=1)
+    job.offer(TM1, 1)
+    job.deploy()
+    job.come_up()
+    job.feed(ev.TaskProgressed(job.attempt("a"), TaskMetrics(batches=1)))
+    before = job.state
+    progressed = before.executions[A]
+    assert not only_progress(before, replace(before, restarts=1))
+    assert not only_progress(before, before.with_execution(replace(progressed, state=E.FAILED)))
+    assert not only_progress(before, before.with_execution(replace(progressed, allocation_id=AllocationId("f" * 32))))
+    job.feed(ev.TaskProgressed(job.attempt("a"), TaskMetrics(batch_id=7, batches=8)))
+    assert job.state.executions[A].metrics.batches == 8
+    assert only_progress(before, job.state)

@@ -227,6 +227,7 @@ def test_the_overview_counts_taskmanagers_slots_and_needs() -> None:
     manager.register(TM2)
     overview = manager.receive(m.GetResourceOverview())
     assert overview == m.ResourceOverview(task_managers=2, slots_total=4, slots_free=3)
+    assert manager.receive(m.GetResourceOverview()) is overview  # until something changes (E4)
     manager.passes(3, lambda: manager.beat(first, manager.report(TM1, (OTHER, B))))
     manager.declare(need(A, 2), need(AllocationId("c"), 2), need(AllocationId("d"), 2))
     starting = tuple(

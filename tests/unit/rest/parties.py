@@ -376,6 +376,7 @@ class ResourceManager:
         self.late = 0  # looks at the cluster until it has registered
         self.ended = False  # by itself, since it was listed
         self.registered = True
+        self.lost = 1
         self.metrics = {"process.rss": 1e8} | JVM
         self.drains = 0  # requests to drain it that were answered
         self.looks = 0  # at the list
@@ -386,7 +387,7 @@ class ResourceManager:
     async def overview(self, _: GetResourceOverview) -> ResourceOverview:
         starting = StartingTaskManager(resource_id=ResourceId("tm-ba9876543210"), since_ms=STARTED)
         self.late = max(0, self.late - 1)
-        return ResourceOverview(task_managers=1, slots_total=2, slots_free=1, starting=(starting,), lost=1)
+        return ResourceOverview(task_managers=1, slots_total=2, slots_free=1, starting=(starting,), lost=self.lost)
 
     async def drain(self, request: DrainTaskManager) -> Done:
         self.before_drain()

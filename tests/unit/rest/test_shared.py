@@ -1,4 +1,4 @@
-"""One question to a party answers everybody who asks at nearly the same time (E4)."""
+"""One question to a party answers everybody who waits for it, and nobody with what was before they came (E4)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from minflinkd.rest.backend import Shared
+from minflinkd.rest.backend import Lasting, Shared
 from minflinkd.rpc.network import Unreachable
 
 
@@ -47,61 +47,70 @@ def clock() -> StandingClock:
     return StandingClock()
 
 
-async def test_an_answer_serves_until_it_is_too_old(clock: StandingClock) -> None:
-    party = Party()
-    shared = Shared(party.ask, clock, max_age=1.0)
-    assert [await shared.get(), await shared.get()] == [1, 1]
-    clock.now = 1.1
-    assert await shared.get() == 2
+async def test_who_asks_alone_gets_an_answer_of_now() -> None:
+    shared = Shared(Party().ask)
+    assert [await shared.get(), await shared.get()] == [1, 2]
 
 
-async def test_who_asks_together_waits_for_one_question(clock: StandingClock) -> None:
+async def test_who_asks_together_waits_for_one_question() -> None:
+    """The first question may have been answered before the others came, so they share the next one (E4)."""
     party = Party()
     party.free.clear()
-    shared = Shared(party.ask, clock)
-    asking = [asyncio.ensure_future(shared.get()) for _ in range(10)]
+    shared = Shared(party.ask)
+    first = asyncio.ensure_future(shared.get())
+    await asyncio.sleep(0)
+    others = [asyncio.ensure_future(shared.get()) for _ in range(10)]
     await asyncio.sleep(0)
     party.free.set()
-    assert set(await asyncio.gather(*asking)) == {1}
+    assert await first == 1
+    assert set(await asyncio.gather(*others)) == {2}
 
 
-async def test_a_failure_is_shared_but_not_kept(clock: StandingClock) -> None:
+async def test_a_failure_is_shared_but_not_kept() -> None:
     party = Party()
     party.error = Unreachable("away")
     party.free.clear()
-    shared = Shared(party.ask, clock)
+    shared = Shared(party.ask)
     asking = [asyncio.ensure_future(shared.get()) for _ in range(10)]
     await asyncio.sleep(0)
     party.free.set()
     assert all(isinstance(error, Unreachable) for error in await asyncio.gather(*asking, return_exceptions=True))
-    assert party.questions == 1
+    assert party.questions == 2
     party.error = None
-    assert await shared.get() == 2
+    assert await shared.get() == 3
 
 
-async def test_after_a_change_no_answer_of_before_it_is_given(clock: StandingClock) -> None:
-    """A question that was under way during the change may have been answered without it."""
+async def test_a_cancelled_request_leaves_the_next_one_to_ask() -> None:
+    """Also where others came before its question, and would have shared its answer."""
     party = Party()
     party.free.clear()
-    shared = Shared(party.ask, clock)
-    before = asyncio.ensure_future(shared.get())
-    await asyncio.sleep(0)
-    shared.forget()
-    after = asyncio.ensure_future(shared.get())
-    await asyncio.sleep(0)
-    party.free.set()
-    assert (await before, await after) == (1, 2)
-    assert await shared.get() == 2
-
-
-async def test_a_cancelled_request_leaves_the_next_one_to_ask(clock: StandingClock) -> None:
-    party = Party()
-    party.free.clear()
-    shared = Shared(party.ask, clock)
+    shared = Shared(party.ask)
     first = asyncio.ensure_future(shared.get())
     await asyncio.sleep(0)
-    second = asyncio.ensure_future(shared.get())
+    second, third = (asyncio.ensure_future(shared.get()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
+    await asyncio.wait({first})
+    await asyncio.sleep(0)  # the second asks
+    assert party.questions == 2
+    second.cancel()
     party.free.set()
-    assert await second == 2
+    assert await third == 3
+
+
+async def test_an_answer_that_may_last_serves_until_it_is_too_old(clock: StandingClock) -> None:
+    party = Party()
+    lasting = Lasting(party.ask, clock, 1.0)
+    assert [await lasting.get(), await lasting.get()] == [1, 1]
+    clock.now = 1.1
+    assert await lasting.get() == 2
+
+
+async def test_a_failure_does_not_last(clock: StandingClock) -> None:
+    party = Party()
+    party.error = Unreachable("away")
+    lasting = Lasting(party.ask, clock, 1.0)
+    with pytest.raises(Unreachable):
+        await lasting.get()
+    party.error = None
+    assert await lasting.get() == 2

@@ -141,3 +141,10 @@ async def test_whoever_waits_for_a_state_goes_on_with_the_step_that_brings_it() 
 async def test_waiting_for_a_state_has_an_end() -> None:
     with pytest.raises(TimeoutError):
         await Countdown().driver.watch.until(lambda state: state > 0, timeout=5.0)
+
+
+async def test_who_is_told_of_a_change_sees_what_the_commands_have_done() -> None:
+    countdown, seen = Countdown(), []
+    countdown.driver.watch.on_change = lambda: seen.append((countdown.driver.state, list(countdown.done)))
+    countdown.driver.feed("one two")
+    assert seen == [(1, ["one", "two"])]

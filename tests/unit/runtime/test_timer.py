@@ -76,3 +76,25 @@ async def test_a_tick_is_not_before_what_is_due_also_where_the_loop_fires_early(
     async with running(alarms):
         await asyncio.sleep(100)  # the clock says 2 when the loop says 2.25
     assert alarms.ticks == [2.25]
+
+
+async def test_a_change_that_leaves_what_is_due_as_it_was_wakes_nobody() -> None:
+    """A party with many messages and one due time would spend as much on waking as on the messages (R31)."""
+    alarms, looks = Alarms(50.0), 0
+
+    def due() -> float | None:
+        nonlocal looks
+        looks += 1
+        return alarms._due()
+
+    alarms.timer = Timer(SystemClock(), due=due, tick=alarms._tick)
+    async with running(alarms):
+        await asyncio.sleep(1)
+        looks = 0
+        alarms.timer.changed()
+        await asyncio.sleep(1)
+        assert looks == 1
+        alarms.times.append(3.0)
+        alarms.timer.changed()
+        await asyncio.sleep(10)
+    assert alarms.ticks == [3.0]
