@@ -66,11 +66,20 @@ def blocks(inputs, params):
     return inputs["numbers"].where(params.get("from", "value >= 200")).withColumn("value", slept("value"))
 
 
+def litter(batch, epoch):
+    """Let the JVM stand still, as one does whose heap is nearly full."""
+    for _ in range(20):
+        batch.sparkSession._jvm.java.lang.System.gc()
+
+
 def skewed(inputs, params):
     """Nineteen of twenty rows have the same key, and each row costs something after the shuffle."""
     keyed = inputs["numbers"].selectExpr("IF(value % 20 = 0, value % 7, 42) AS k", "value").repartition(4, "k")
     return keyed.selectExpr("k", "aggregate(sequence(1, 10000), 0L, (a, x) -> a + pmod(xxhash64(value, x), 1000)) AS h")
 '''
+
+
+LITTERING = {"numbers": NUMBERS, "out": {"inputs": ["numbers"], "sink": {"python": "ailing:litter"}}}
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +151,13 @@ async def test_a_skewed_key_is_told_with_its_rows(ill: Cluster, tmp_path: Path) 
     found = await told(ill, "skewed-partitions", job_id, timeout=90)
     assert found.sentence.startswith("One of the 4 partitions of task numbers -> work -> seen takes ")
     assert "a few keys have most of the rows" in found.sentence
+
+
+async def test_a_jvm_that_stands_still_to_collect_garbage_is_told(ill: Cluster, tmp_path: Path) -> None:
+    job_id = await ill.submit(job(tmp_path, "litter", LITTERING))
+    found = await told(ill, "bounded-by-garbage-collection", job_id, timeout=120)
+    assert found.sentence.startswith(f"The JVM of TaskManager {found.taskmanager} stood still for ")
+    assert found.sentence.endswith(" MiB is in use")
 
 
 async def test_slow_python_functions_are_told_and_those_who_wait_for_them(ill: Cluster, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from tests.cluster import Cluster, running_cluster
 from tests.e2e.alerts.firing import fires, hurried
-from tests.faults.test_diagnosis import NUMBERS, STEADY, job, through
+from tests.faults.test_diagnosis import LITTERING, NUMBERS, STEADY, job, through
 from tests.servers.prometheus import Prometheus, needs_prometheus, prometheus
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), needs_prometheus]
@@ -94,6 +94,13 @@ async def test_a_task_that_waits_for_a_slow_reader_is_told(ward: Ward, tmp_path:
     job_id = await ward.submit(tmp_path, "slow", vertices)
     [task] = [each for each in (await ward.cluster.client.job(job_id)).vertices if "numbers" in each.name]
     await fires(ward.server, "MinflinkdBackpressure", job=job_id, task=task.minflinkd.task_id, timeout=120)
+
+
+async def test_a_jvm_that_stands_still_to_collect_garbage_is_told(ward: Ward, tmp_path: Path) -> None:
+    job_id = await ward.submit(tmp_path, "litter", LITTERING)
+    await ward.cluster.await_state(job_id, "RUNNING")
+    runs_on = await ward.cluster.task_manager_of(job_id)
+    await fires(ward.server, "MinflinkdGarbageCollection", taskmanager=runs_on.id, severity="warning", timeout=120)
 
 
 async def test_state_without_an_end_is_told(ward: Ward, tmp_path: Path) -> None:
