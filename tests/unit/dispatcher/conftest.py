@@ -203,14 +203,14 @@ class Cluster:
         return sorted(str(path.relative_to(self.directory)) for path in found)
 
 
-async def list_is_never_old(dispatcher: Dispatcher) -> None:
+async def list_is_never_old(dispatcher: Dispatcher, pause: float = 0.01) -> None:
     """Compare the list of jobs again and again with one that is made anew (E4): somebody may forget to call `changed`.
 
     So every test of the Dispatcher is also a test of that.
     """
     inspection = dispatcher._inspection
     while True:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause)
         listed = await inspection._list.all()
         if inspection._list._changed:  # while jobs were looked at
             continue

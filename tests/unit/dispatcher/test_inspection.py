@@ -6,11 +6,15 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
+from minflinkd.dispatcher import job_results
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.network import DISPATCHER
-from tests.unit.dispatcher.conftest import Cluster
+from tests.beside import beside
+from tests.unit.dispatcher.conftest import Cluster, list_is_never_old
 from tests.unit.dispatcher.versions_world import BOOM, JOB, RUNNER, Runner, a_runner, document, seen
+from tests.waiting import until
 
 AT_ONCE = {"kind": "fixed-delay", "attempts": 1000, "delay": "1 ms"}
 
@@ -57,3 +61,29 @@ async def test_a_healthy_job_is_listed_without_a_failure(cluster: Cluster, runne
         await seen(cluster, lambda job: job.restarts)
         job = await listed(cluster)
         assert (job.restarts, job.repeated) == (1, None)
+
+
+async def test_at_every_moment_of_its_life_a_job_is_listed_as_it_is(
+    cluster: Cluster, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list is kept, and whoever changes what it shows must say so. This looks in every turn of the event loop (E4).
+
+    The other tests of the Dispatcher look every few milliseconds.
+    """
+    monkeypatch.setattr(job_results, "EXPIRY_INTERVAL", 0.01)
+    cluster.result_capacity = 0
+    document_ = msgspec.json.decode(document("1", **{"restart-strategy": AT_ONCE}))
+    with capture_logs():
+        async with cluster.serving() as dispatcher, beside("every turn", list_is_never_old(dispatcher, pause=0.0)):
+            await cluster.submit(JOB, document_)
+            await seen(cluster, lambda _: runner.versions)
+            master = dispatcher.job_master(JOB)
+            assert master is not None
+            master.crash(ZeroDivisionError("a bug"))
+            await until(lambda: dispatcher.job_master(JOB) not in (None, master))
+            await cluster.cancel(JOB)
+            await until(lambda: cluster.lists({}))
+            await cluster.submit(JOB, document_)
+        async with cluster.serving() as dispatcher, beside("every turn", list_is_never_old(dispatcher, pause=0.0)):
+            await cluster.cancel(JOB)
+            await until(lambda: cluster.lists({}))
