@@ -17,7 +17,7 @@ from minflinkd.daemon_elected import ElectedDaemon, new_daemon
 from minflinkd.daemon_ending import Ending, ending_of_signal
 from minflinkd.runtime import crash_points
 from minflinkd.runtime.errors import MinflinkError
-from minflinkd.runtime.garbage import collect_seldom
+from minflinkd.runtime.garbage import collect_seldom, keep_all
 from minflinkd.runtime.sdnotify import SystemdNotifier
 
 CLOSING = 60.0  # seconds that systemd gives the daemon to end, on top of `on-stop.timeout`
@@ -38,6 +38,7 @@ async def serve(
     Raises MinflinkError, OSError.
     """
     crash_points.announce()
+    collect_seldom()
     stop = asyncio.Event()
     reload = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -48,7 +49,7 @@ async def serve(
     async with new_daemon(config, environ) as daemon:
         daemon.tasks.loop("systemd watchdog", systemd.feed_watchdog)
         daemon.tasks.loop("reload", lambda: _reload(daemon, reload, systemd, environ, config_file, overrides or {}))
-        collect_seldom()
+        keep_all()
         systemd.ready(_status(daemon))
         if isinstance(daemon, ElectedDaemon):
             daemon.tasks.loop("status", lambda: _tell_status(daemon, systemd))

@@ -43,6 +43,7 @@ from minflinkd.storage.registry import Storages
 log = structlog.get_logger(__name__)
 
 RECOVERY_PATIENCE = 10.0  # seconds that the start waits for stored jobs; slower ones come up after it
+AT_A_TIME = 16  # jobs whose recovery begins, before the event loop does something else
 WITHDRAWAL_PATIENCE = 0.5  # seconds that the answer to a refused submission waits for its withdrawal
 
 
@@ -195,7 +196,9 @@ class Dispatcher(Component):
         # Take stock of all jobs before the first is recovered, because the cleanup of blobs begins with it.
         await self._blobs.take_stock({stored.job_id: _artifacts(stored) for stored in found})
         recoveries = []
-        for stored in found:
+        for number, stored in enumerate(found):
+            if number % AT_A_TIME == 0:
+                await asyncio.sleep(0)
             if isinstance(stored, Unreadable):
                 self._unreadable[stored.job_id] = unreadable_details(stored, self._clock.epoch_ms())
                 self._inspection.changed(stored.job_id)

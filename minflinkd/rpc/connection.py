@@ -24,6 +24,7 @@ from minflinkd.rpc.parties import NotAllowed, check
 from minflinkd.rpc.peer import Peer
 from minflinkd.rpc.seal import SIZE as SEAL
 from minflinkd.rpc.seal import Seal
+from minflinkd.rpc.turns import Turns
 from minflinkd.runtime.doorkeeper import SeldomTold
 from minflinkd.runtime.errors import Consequence, ErrorInfo, MinflinkError, RemoteError, class_of, error_info
 from minflinkd.runtime.ids import LeaderId
@@ -126,8 +127,9 @@ class Connection:
     def closed(self) -> bool:
         return self._closed.is_set()
 
-    def start(self) -> None:
-        self._tasks.job("reader", self._read())
+    def start(self, turns: Turns | None = None) -> None:
+        """`turns`: those of all connections that may send much at once."""
+        self._tasks.job("reader", self._read(turns))
 
     async def wait_closed(self) -> None:
         await self._closed.wait()
@@ -189,11 +191,14 @@ class Connection:
         self._largest_waiting = max(len(data), self._largest_waiting if waiting else 0)
         write_frame(self._writer, data, None if self._seals is None else self._seals.sent)
 
-    async def _read(self) -> None:
+    async def _read(self, turns: Turns | None) -> None:
         seal = None if self._seals is None else self._seals.received
         try:
             while True:
-                frame = self._codec.decode_frame(await read_frame(self._reader, seal=seal))
+                data = await read_frame(self._reader, seal=seal)
+                if turns is not None:
+                    await turns.admitted()
+                frame = self._codec.decode_frame(data)
                 self.heard_at = asyncio.get_running_loop().time()
                 match frame:
                     case Answer(number, body):

@@ -26,6 +26,7 @@ from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import Address, Unreachable
 from minflinkd.rpc.protocol_range import SEALED, SPOKEN, ProtocolMismatch, ProtocolRange
 from minflinkd.rpc.search import RECONNECT_FIRST, Hint, Place, Search, longest_pause
+from minflinkd.rpc.turns import Turns
 from minflinkd.runtime.component import Component
 from minflinkd.runtime.doorkeeper import SeldomTold, Unproven
 from minflinkd.runtime.listening import Place as PlaceToListen
@@ -82,6 +83,7 @@ class RpcServer(Component):
         self._told = SeldomTold()
         self._told_of_earlier = SeldomTold()
         self._told_of_messages = SeldomTold()
+        self._turns = Turns()
         self._connections: dict[Address, Connection] = {}
 
     @property
@@ -151,7 +153,7 @@ class RpcServer(Component):
             self.tasks.job(f"close the replaced connection of {address}", old.aclose())
         self._connections[address] = connection
         self._network.route(address, connection)
-        connection.start()
+        connection.start(self._turns)
         self.tasks.job(f"connection of {address}", self._until_closed(address, connection))
 
     async def _until_closed(self, address: Address, connection: Connection) -> None:

@@ -7,13 +7,17 @@ import sys
 
 COLLECT = """
 import gc, weakref
-from minflinkd.runtime.garbage import collect_seldom
+from minflinkd.runtime.garbage import collect_seldom, keep_all
 
 class Node:
     pass
 
 collect_seldom()
-assert gc.get_freeze_count() > 1_000
+imported = gc.get_freeze_count()
+assert imported > 1_000
+started = [[] for _ in range(30_000)]
+keep_all()
+assert gc.get_freeze_count() > imported + 30_000
 node = Node()
 node.itself = node
 gone = weakref.ref(node)
