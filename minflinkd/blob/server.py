@@ -27,6 +27,7 @@ from aiohttp import web
 from minflinkd.blob.cleaning import BlobCleaner
 from minflinkd.blob.depot import BlobDepot
 from minflinkd.blob.errors import BlobNotFound
+from minflinkd.blob.files import BlobFile
 from minflinkd.blob.ha_store import HaStore
 from minflinkd.blob.keys import Blob, BlobKey, BlobKind
 from minflinkd.blob.lifecycle import BlobLifecycle
@@ -165,20 +166,42 @@ class BlobServer(Component):
 
     # --- for the daemon's own parts ------------------------------------------------------------------------------
 
-    async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey:
+    async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind, *, user: str = "") -> BlobKey:
         """Store the data. The caller holds one reference until it calls `release`. The same content is stored once.
 
-        Raises BlobTooLarge, BlobInUse (the job's blobs are being deleted), StorageError.
+        `user`: whose upload it is, if it is one. Raises BlobTooLarge, BlobInUse (the job's blobs are being deleted),
+        StorageError, and what `admit` raises.
         """
         sha256 = (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
         known = await self._receiver.find(job_id, kind, sha256, None)
-        if known is not None:
-            key, _ = known
-        else:
-            blob = Blob(job_id, BlobKey.new(kind, sha256))
-            key = await self._receiver.receive(blob, _in_pieces(data), None)
+        key = known[0] if known is not None else BlobKey.new(kind, sha256)
+        if known is None:
+            key = await self._stored(Blob(job_id, key), _in_pieces(data), user, len(data))
         self._lifecycle.acquire(Blob(job_id, key))
         return key
+
+    async def copy(self, job_id: JobId, key: BlobKey, to: JobId, *, user: str = "") -> BlobKey:
+        """Store a blob of a job for another job as well, as `put` does. What that one has already is not read again.
+
+        Raises BlobNotFound, and what `put` raises.
+        """
+        known = await self._receiver.find(to, key.kind, key.sha256, None)
+        if known is not None:
+            key = known[0]
+        else:
+            with await self._reader.open(Blob(job_id, key)) as file:
+                pieces = self._pieces_of(file)
+                key = await self._stored(Blob(to, BlobKey.new(key.kind, key.sha256)), pieces, user, file.found.size)
+        self._lifecycle.acquire(Blob(to, key))
+        return key
+
+    async def _stored(self, blob: Blob, pieces: AsyncIterator[bytes], user: str, size: int) -> BlobKey:
+        with self._depot.uploads.receiving(blob, user, size):
+            return await self._receiver.receive(blob, pieces, None)
+
+    async def _pieces_of(self, file: BlobFile) -> AsyncIterator[bytes]:
+        while piece := await self._depot.in_thread(file.read, CHUNK):
+            yield piece
 
     def acquire(self, job_id: JobId | None, key: BlobKey) -> None:
         """Take one more reference. Raises BlobNotFound if the blob is being deleted."""

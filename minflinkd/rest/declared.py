@@ -196,10 +196,13 @@ ATTEMPT: Final = InPath[int]("attempt", "The number of an attempt", whole(most=2
 RESCALE: Final = InPath[str]("rescaleuuid", "The id of a rescale, as the history has it", like(HEX32))
 OPERATOR_UID: Final = InPath[str]("operatorUid", "The id of an operator", SOME_TEXT)
 DATASET: Final = InPath[str]("datasetid", "The id of a data set", SOME_TEXT)
+NEW_JOB_ID: Final = InPath[JobId](
+    "newjobid", "The id of a job, also of one that is submitted later", like(HEX32), parse_job_id
+)
 JAR: Final = InPath[str]("jarid", "The id of an uploaded file, as the list has it", like(_LOG_NAME), _log_name)
 _ALL_IN_PATHS: Final[tuple[InPath[Any], ...]] = (
     *(JOB_ID, TASK_MANAGER_ID, CHECKPOINT_NUMBER, VERTEX, TRIGGER_ID, LOG_NAME),
-    *(PAGE_DIGEST, PAGE_FOLDER, PAGE_FILE),
+    *(PAGE_DIGEST, PAGE_FOLDER, PAGE_FILE, NEW_JOB_ID),
     *(APPLICATION_ID, SUBTASK, ATTEMPT, RESCALE, OPERATOR_UID, DATASET, JAR),
 )
 IN_PATHS: Final[Mapping[str, InPath[Any]]] = {each.name: each for each in _ALL_IN_PATHS}

@@ -156,6 +156,11 @@ async def read_json_body(request: web.Request, limits: Limits) -> bytes:
             hint="send the job document as JSON, with Content-Type: application/json;"
             " artifacts go to the blob server that GET /config names",
         )
+    return await read_body(request, limits)
+
+
+async def read_body(request: web.Request, limits: Limits) -> bytes:
+    """Return the body of a request, of whatever type. Raises BodyTooLarge, BodyTooSlow."""
     try:
         async with asyncio.timeout(limits.body_seconds):
             return await request.read()

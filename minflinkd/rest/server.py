@@ -21,6 +21,7 @@ from aiohttp import web
 
 from minflinkd.metrics.registry import Metrics
 from minflinkd.page.files import files
+from minflinkd.rest.artifacts import ArtifactRoutes, StoringBlobs
 from minflinkd.rest.backend import JOB, Backend, Handler
 from minflinkd.rest.blobs import BlobListing, ListedBlobs
 from minflinkd.rest.checkpoints import CheckpointRoutes
@@ -47,7 +48,7 @@ from minflinkd.rest.flink.applications import ApplicationRoutes
 from minflinkd.rest.flink.daemon_view import DaemonRoutes
 from minflinkd.rest.flink.execution_result import ExecutionResultRoutes
 from minflinkd.rest.flink.flame_graphs import FlameGraphRoutes
-from minflinkd.rest.flink.jars import JarRoutes, StoringBlobs
+from minflinkd.rest.flink.jars import JarRoutes
 from minflinkd.rest.flink.metrics import FlinkMetricRoutes
 from minflinkd.rest.flink.rescales import RescaleRoutes
 from minflinkd.rest.flink.subtasks import SubtaskRoutes
@@ -72,6 +73,7 @@ from minflinkd.rest.past import Past
 from minflinkd.rest.protocol import protocols
 from minflinkd.rest.quotas import QuotaRoutes
 from minflinkd.rest.restarts import RestartRoutes
+from minflinkd.rest.resubmission import ResubmissionRoutes
 from minflinkd.rest.route import QUESTIONS, Route
 from minflinkd.rest.rpc import RpcRoutes
 from minflinkd.rest.savepoints import SavepointRoutes
@@ -172,6 +174,7 @@ class RestServer(Component):
         subjects = (
             ClusterRoutes(backend, about),
             SubmissionRoutes(backend, limits=limits, ids=ids),
+            ResubmissionRoutes(backend, blobs=blobs, limits=limits, ids=ids),
             DocumentRoutes(backend, limits=limits),
             QuotaRoutes(backend),
             JobRoutes(backend),
@@ -190,6 +193,7 @@ class RestServer(Component):
             RpcRoutes(backend, metrics.rpc),
             EventRoutes(self.events),
             *(() if listed is None else (listed,)),
+            *(() if blobs is None else (ArtifactRoutes(backend, blobs, limits=limits),)),
             PageRoutes(version=about.version, blobs=listed is not None),
             ApplicationRoutes(backend),
             DaemonRoutes(backend, about),

@@ -15,12 +15,12 @@ from minflinkd.rest.guard import Limits
 from minflinkd.rest.identity.access import identity_of
 from minflinkd.rest.identity.roles import Role, require_job
 from minflinkd.rest.schemas import ExplainedOperator, Submitted, TaskExplanation
-from minflinkd.rpc.jobs import ExplainedTask, SubmitJob
+from minflinkd.rpc.jobs import ExplainedTask, SubmissionAnswer, SubmitJob
 from minflinkd.runtime.ids import HEX32, IdSource, JobId, parse_job_id
 
-_DRY_RUN = flag("dry-run", "Only check the job")
+DRY_RUN = flag("dry-run", "Only check the job")
 _EXPLAIN = flag("explain", "With `dry-run`: also Spark's plan of each task, and its operators with state")
-_GIVEN_ID = InQuery[JobId | None](
+GIVEN_ID = InQuery[JobId | None](
     "jobId", "The job's id, under which its artifacts were uploaded", like(HEX32), None, parse_job_id
 )
 
@@ -39,7 +39,7 @@ class SubmissionRoutes:
                 Role.SUBMIT,
                 "Submit a job, or only check it",
                 {202: Submitted, 200: Submitted},
-                query=(_GIVEN_ID, _DRY_RUN, _EXPLAIN),
+                query=(GIVEN_ID, DRY_RUN, _EXPLAIN),
                 body=JOB_DOCUMENT,
                 errors=(409,),
                 names_job=True,
@@ -49,9 +49,9 @@ class SubmissionRoutes:
 
     async def submit(self, request: web.Request) -> web.Response:
         """Answer 202 with the job's id; with `?dry-run` 200, storing nothing. With `?jobId=` it may be repeated."""
-        dry_run = _DRY_RUN.of(request)
+        dry_run = DRY_RUN.of(request)
         explain = _EXPLAIN.of(request) and dry_run  # a wrong value is refused in any case
-        job_id = _GIVEN_ID.of(request) or self._ids.job()
+        job_id = GIVEN_ID.of(request) or self._ids.job()
         request[JOB] = job_id
         document = await JOB_DOCUMENT.text(request, self._limits)
         identity = identity_of(request)
@@ -60,14 +60,19 @@ class SubmissionRoutes:
         answer = await self._backend.dispatcher(question, self._backend.submit_timeout())
         if answer.faults:
             raise InvalidJob(answer.faults)
-        submitted = Submitted(
-            jobid=answer.job_id,
-            job_url=f"/jobs/{answer.job_id}",
-            dry_run=dry_run,
-            warnings=answer.warnings,
-            tasks=tuple(map(_explained, answer.tasks)),
-        )
-        return json_answer(submitted, status=200 if dry_run else 202)
+        return submitted(answer, dry_run=dry_run)
+
+
+def submitted(answer: SubmissionAnswer, *, dry_run: bool) -> web.Response:
+    """Return the answer for a job that was accepted, or would be."""
+    body = Submitted(
+        jobid=answer.job_id,
+        job_url=f"/jobs/{answer.job_id}",
+        dry_run=dry_run,
+        warnings=answer.warnings,
+        tasks=tuple(map(_explained, answer.tasks)),
+    )
+    return json_answer(body, status=200 if dry_run else 202)
 
 
 def _explained(task: ExplainedTask) -> TaskExplanation:

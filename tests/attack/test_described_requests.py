@@ -48,6 +48,7 @@ MEANINGFUL = {
     "POST /jars/upload",  # its parts are not declared
     "POST /jobs/text",
     "POST /jobs/{jobid}/hot-restart",
+    "POST /jobs/{jobid}/submit-again",
     "POST /savepoint-disposal",
     "PUT /jobs/{jobid}/resource-requirements",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 from aiohttp import BodyPartReader, web
@@ -17,6 +17,7 @@ from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import Artifact, JobGraph, encode
 from minflinkd.jobgraph.validation import parse_job
 from minflinkd.rest import route
+from minflinkd.rest.artifacts import StoringBlobs
 from minflinkd.rest.backend import JOB, Backend, json_answer
 from minflinkd.rest.declared import JAR, Body, InQuery, flag
 from minflinkd.rest.errors import BodyTooLarge, BodyTooSlow, InvalidJob, InvalidRequest, UnsupportedMediaType
@@ -55,16 +56,6 @@ _ARGUMENTS = InQuery[tuple[str, ...] | None](
 _SAVEPOINT = InQuery[str | None]("savepointPath", "Where the job starts from", str, None)
 _ALLOW = flag("allowNonRestoredState", "State that nothing takes over may be lost")
 _REQUEST = Body(JarRequest, "The same as in the query")
-
-
-class StoringBlobs(Protocol):
-    """The BlobServer, for those who store the artifacts of a job in it."""
-
-    async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey: ...
-
-    async def release(self, job_id: JobId | None, key: BlobKey, *, at_once: bool = False) -> None: ...
-
-    async def delete_job(self, job_id: JobId) -> None: ...
 
 
 class JarRoutes:

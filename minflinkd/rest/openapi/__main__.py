@@ -51,7 +51,10 @@ class _NoBlobs:
     async def blobs(self) -> Sequence[BlobInfo]:
         return ()
 
-    async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind) -> BlobKey:
+    async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind, *, user: str = "") -> BlobKey:
+        raise NotImplementedError
+
+    async def copy(self, job_id: JobId, key: BlobKey, to: JobId, *, user: str = "") -> BlobKey:
         raise NotImplementedError
 
     async def release(self, job_id: JobId | None, key: BlobKey, *, at_once: bool = False) -> None:

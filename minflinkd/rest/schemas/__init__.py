@@ -15,6 +15,7 @@ from minflinkd.rest.schemas.blobs import (
     BlobAccess,
     Blobs,
     BlobTotals,
+    UploadedBlob,
 )
 from minflinkd.rest.schemas.checkpoints import (
     Checkpoint,
@@ -224,6 +225,7 @@ __all__ = [
     "TaskManagerMetrics",
     "TaskManagers",
     "Triggered",
+    "UploadedBlob",
     "VersionDiff",
     "VertexDetails",
     "VertexDiff",

@@ -12,6 +12,13 @@ class BlobAccess(Answer, frozen=True, kw_only=True):
     token: str | None  # None: no token is needed
 
 
+class UploadedBlob(Answer, frozen=True, kw_only=True):
+    """`key`: for the artifact in the job file."""
+
+    key: str
+    size: int  # bytes
+
+
 class Blob(Answer, frozen=True, kw_only=True):
     """Sizes in bytes. `job` is `none` for a transient blob without a job."""
 

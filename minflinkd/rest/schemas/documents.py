@@ -46,6 +46,15 @@ class JobText(Answer, frozen=True, kw_only=True):
     )
 
 
+class Resubmission(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """Where the new job starts: as `restore` of a job file."""
+
+    path: Annotated[str, Meta(min_length=1, description="the path of a savepoint or checkpoint")]
+    claim: bool = False  # it belongs to the new job from then on
+    allow_non_restored_state: bool = False
+    allow_changed_state: bool = False
+
+
 class ReadJob(Answer, frozen=True, kw_only=True, rename="kebab"):
     """What a job file says. `normal` is the same in the form in which jobs are stored; null if it has faults."""
 

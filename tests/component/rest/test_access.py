@@ -78,6 +78,7 @@ MORE = {
     "POST /jobs": "submit",
     "POST /jobs/text": "submit",
     "POST /jobs/{jobid}/hot-restart": "submit",
+    "POST /jobs/{jobid}/submit-again": "submit",
     "POST /taskmanagers/{taskmanagerid}/drain": "admin",
     "DELETE /taskmanagers/{taskmanagerid}/drain": "admin",
     "DELETE /storage/orphans": "admin",

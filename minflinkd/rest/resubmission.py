@@ -1,0 +1,123 @@
+"""`POST /jobs/{id}/submit-again`: a job that is known is submitted as a new one, from a checkpoint or savepoint.
+
+The daemon has the job as it was accepted, with what it hides from those who look at it. So nobody has to have its file
+at hand. Its artifacts are there until the job has ended.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+from msgspec.structs import replace
+
+from minflinkd.blob.keys import BlobKey
+from minflinkd.jobgraph.faults import GraphFault, at
+from minflinkd.jobgraph.model import Artifact, JobGraph, Restore, RestoreMode, encode
+from minflinkd.rest import route
+from minflinkd.rest.artifacts import StoringBlobs
+from minflinkd.rest.backend import JOB, Backend
+from minflinkd.rest.declared import Body
+from minflinkd.rest.errors import InvalidJob
+from minflinkd.rest.guard import Limits
+from minflinkd.rest.identity.access import identity_of
+from minflinkd.rest.identity.roles import Role
+from minflinkd.rest.schemas import Submitted
+from minflinkd.rest.schemas.documents import Resubmission
+from minflinkd.rest.submission import DRY_RUN, GIVEN_ID, submitted
+from minflinkd.rpc.jobs import SubmitJob
+from minflinkd.runtime.errors import NotFound
+from minflinkd.runtime.ids import IdSource, JobId
+
+_REQUEST = Body(Resubmission, "Where the new job starts")
+
+
+class ResubmissionRoutes:
+    """`blobs`: None: jobs with artifacts cannot be submitted again."""
+
+    def __init__(self, backend: Backend, *, blobs: StoringBlobs | None, limits: Limits, ids: IdSource) -> None:
+        self._backend = backend
+        self._blobs = blobs
+        self._limits = limits
+        self._ids = ids
+
+    def routes(self) -> list[route.Route]:
+        return [
+            route.post(
+                "/jobs/{jobid}/submit-again",
+                self.submit,
+                Role.SUBMIT,
+                "Submit the job once more, as a new one, from a checkpoint or savepoint",
+                {202: Submitted, 200: Submitted},
+                query=(GIVEN_ID, DRY_RUN),
+                body=_REQUEST,
+                errors=(409,),
+                more=(
+                    "Not in Flink. The job itself is not touched. Artifacts are deleted "
+                    "when a job ends: a dry run under the new `jobId`, before that, keeps a copy for "
+                    "`blob.retention.interval`. See [savepoints.md](savepoints.md#the-same-job-again)"
+                ),
+            )
+        ]
+
+    async def submit(self, request: web.Request) -> web.Response:
+        """Answer 202 with the new job's id; with `?dry-run` 200, starting nothing. With `?jobId=` it may be repeated.
+
+        Raises InvalidJob, and what the Dispatcher raises.
+        """
+        dry_run, new, user = DRY_RUN.of(request), GIVEN_ID.of(request) or self._ids.job(), identity_of(request).name
+        asked = await _REQUEST.of(request, self._limits)
+        job = await self._backend.job(request)
+        request[JOB] = new
+        restore = Restore(
+            path=asked.path,
+            mode=RestoreMode.CLAIM if asked.claim else RestoreMode.NO_CLAIM,
+            allow_non_restored_state=asked.allow_non_restored_state,
+            allow_changed_state=asked.allow_changed_state,
+        )
+        graph, held = replace(job.graph, restore=restore), list[BlobKey]()
+        try:
+            graph = replace(graph, artifacts=await self._copied(job.job_id, new, graph, user, held))
+            question = SubmitJob(job_id=new, document=encode(graph), dry_run=dry_run, owner=user)
+            answer = await self._backend.dispatcher(question, self._backend.submit_timeout())
+            if answer.faults:
+                raise InvalidJob(answer.faults)
+        finally:
+            for key in held:
+                assert self._blobs is not None
+                await self._blobs.release(new, key)
+        self._backend.jobs.forget()
+        return submitted(answer, dry_run=dry_run)
+
+    async def _copied(
+        self, old: JobId, new: JobId, graph: JobGraph, user: str, held: list[BlobKey]
+    ) -> tuple[Artifact, ...]:
+        """Return the artifacts with their keys for the new job. `held`: what to release afterwards.
+
+        Raises InvalidJob if any of them is gone.
+        """
+        copied, faults = list[Artifact](), list[GraphFault]()
+        for i, artifact in enumerate(graph.artifacts):
+            if (key := await self._copy(old, artifact, new, user)) is None:
+                faults.append(_gone(i, artifact))
+                continue
+            held.append(key)
+            copied.append(Artifact(name=artifact.name, key=str(key), size=artifact.size))
+        if faults:
+            raise InvalidJob(tuple(faults))
+        return tuple(copied)
+
+    async def _copy(self, old: JobId, artifact: Artifact, new: JobId, user: str) -> BlobKey | None:
+        if artifact.key is None or self._blobs is None:
+            return None
+        try:
+            return await self._blobs.copy(old, BlobKey.parse(artifact.key), new, user=user)
+        except NotFound:
+            return None
+
+
+def _gone(i: int, artifact: Artifact) -> GraphFault:
+    return GraphFault(
+        path=at("artifacts", i),
+        problem=f"the artifact {artifact.name} is not there any more: artifacts are deleted when their job ends",
+        hint="submit the job file with its artifacts: on the page, or with `minflinkd run JOB.yaml --from-savepoint "
+        "PATH`",
+    )
