@@ -1,4 +1,5 @@
-// An editor for job files: lines with numbers, a file that is dropped on it, and the faults at their lines.
+// An editor for job files: lines with numbers, files that are dropped on it, and the faults at their lines.
+import { sorted } from "./artifacts.js";
 import { plural } from "./format.js";
 import { classes, html, useRef, useState } from "./html.js";
 import { Sign } from "./status.js";
@@ -18,8 +19,8 @@ export function lineOf(fault, lines) {
 /** JSON or YAML: by the name of a file, or by how a text begins. Pure. */
 export const syntaxOf = (text, name = "") => (/\.json$/i.test(name) || (!/\.ya?ml$/i.test(name) && /^\s*\{/.test(text)) ? "json" : "yaml");
 
-/** `faults`: [{path, problem, hint, line}]. `onText(text, name)`; the name is that of a file, if it is one. */
-export function Editor({ text, onText, faults, lines, label, disabled }) {
+/** `faults`: [{path, problem, hint, line}]. `onFiles` gets what is dropped or chosen: the job file, artifacts, or both. */
+export function Editor({ text, onText, onFiles, faults, lines, label, disabled }) {
   const area = useRef(null);
   const gutter = useRef(null);
   const file = useRef(null);
@@ -28,16 +29,17 @@ export function Editor({ text, onText, faults, lines, label, disabled }) {
   const at = new Map();
   for (const fault of faults) at.set(lineOf(fault, lines), fault);
   const count = text.split("\n").length;
-  const take = async (found) => {
-    if (!found) return;
-    if (found.size > LARGEST) return setProblem(`${found.name} has ${found.size.toLocaleString("en")} bytes; ${LARGEST.toLocaleString("en")} are the most here. Use the command line.`);
+  const take = (files) => {
+    const [job] = sorted([...files]);
+    if (disabled || !files.length) return;
+    if (job?.size > LARGEST) return setProblem(`${job.name} has ${job.size.toLocaleString("en")} bytes; ${LARGEST.toLocaleString("en")} are the most here. Use the command line.`);
     setProblem("");
-    onText(await found.text(), found.name);
+    onFiles(files);
   };
   const dropped = (event) => {
     event.preventDefault();
     setOver(false);
-    take(event.dataTransfer.files[0]);
+    take([...event.dataTransfer.files]);
   };
   const hover = (event) => {
     if (!event.dataTransfer.types.includes("Files")) return;
@@ -54,13 +56,13 @@ export function Editor({ text, onText, faults, lines, label, disabled }) {
   return html`<div class="editing">
     <div class=${classes("editor", over && "over")} onDragOver=${hover} onDragLeave=${() => setOver(false)} onDrop=${dropped}>
       <div class="gutter" ref=${gutter} aria-hidden="true">${Array.from({ length: count }, (_, i) => html`<span key=${i} class=${at.has(i + 1) ? "bad" : ""} title=${at.get(i + 1)?.problem}>${i + 1}</span>`)}</div>
-      <textarea ref=${area} aria-label=${label} spellcheck="false" wrap="off" autocapitalize="off" disabled=${disabled} value=${text} placeholder="Drop a job file here, or write one"
+      <textarea ref=${area} aria-label=${label} spellcheck=${false} wrap="off" autocapitalize="off" disabled=${disabled} value=${text} placeholder="Drop a job file here, together with the files that it names as artifacts, or write one"
         aria-invalid=${faults.length ? "true" : undefined} aria-describedby=${faults.length ? "faults" : undefined}
         onInput=${(event) => onText(event.target.value)} onScroll=${(event) => { gutter.current.scrollTop = event.target.scrollTop; }}></textarea>
     </div>
-    <div class="row"><input ref=${file} type="file" class="unseen" accept=".yaml,.yml,.json" tabindex="-1" aria-label="Job file" onChange=${(event) => { take(event.target.files[0]); event.target.value = ""; }} />
-      <button type="button" class="button small" disabled=${disabled} onClick=${() => file.current.click()}>Choose a file</button>
-      <span class="faint">YAML or JSON; or drop it on the editor. Artifacts are uploaded by <code>minflinkd run</code> only.</span></div>
+    <div class="row"><input ref=${file} type="file" class="unseen" multiple accept=".yaml,.yml,.json,.py,.zip,.whl,.jar" tabindex="-1" aria-label="Job file and artifacts" onChange=${(event) => { take([...event.target.files]); event.target.value = ""; }} />
+      <button type="button" class="button small" disabled=${disabled} onClick=${() => file.current.click()}>Choose files</button>
+      <span class="faint">A job file in YAML or JSON, and its artifacts; or drop them on the editor.</span></div>
     ${problem && html`<p class="bad" role="alert">${problem}</p>`}
     ${faults.length > 0 && html`<section class="faults" id="faults" aria-label="Faults" role="alert"><strong class="bad">${plural(faults.length, "fault")}. Nothing was started.</strong>
       <ul>${faults.map((fault, i) => {

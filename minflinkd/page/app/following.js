@@ -65,6 +65,13 @@ export async function ended(jid, { step, tell, signal }) {
   return (await until(`/jobs/${jid}/status`, ({ status }) => ENDED.includes(status), { tell, signal, seen })).status;
 }
 
+/** Wait until a job that was just submitted has got its slots. Return its state, as a word. */
+export async function begun(jid, { step, tell, signal }) {
+  const seen = ({ state, minflinkd }) => step(state === "CREATED" ? minflinkd.waiting[0] ?? "It waits for slots" : `The job is ${state.toLowerCase()}`);
+  const job = await until(`/jobs/${jid}`, ({ state }) => !["CREATED", "INITIALIZING", "RECONCILING"].includes(state), { tell, signal, seen });
+  return job.state.toLowerCase();
+}
+
 const PHASES = {
   stopped: "The old version has stopped",
   deployed: "The new version is on its TaskManagers",

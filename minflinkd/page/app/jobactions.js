@@ -26,7 +26,7 @@ export function JobActions({ job }) {
 }
 
 /** Run with an id that stays the same until the daemon has answered: so a request that was lost is never done twice. */
-function useTrigger() {
+export function useTrigger() {
   const id = useRef(null);
   return async (action) => {
     id.current ??= triggerId();
@@ -52,7 +52,7 @@ function Cancel({ job, onClose }) {
 }
 
 function Directory({ value, onChange }) {
-  return html`<${Text} label="Directory" value=${value} onInput=${(event) => onChange(event.target.value)} placeholder="that of the daemon" note="A path or URI that the daemon can write to. Empty: what execution.checkpointing.savepoint-dir says." spellcheck="false" />`;
+  return html`<${Text} label="Directory" value=${value} onInput=${(event) => onChange(event.target.value)} placeholder="that of the daemon" note="A path or URI that the daemon can write to. Empty: what execution.checkpointing.savepoint-dir says." spellcheck=${false} />`;
 }
 
 function Stop({ job, onClose }) {

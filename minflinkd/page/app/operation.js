@@ -6,8 +6,9 @@ import { Dialog, Fault } from "./parts.js";
 import { Sign } from "./status.js";
 
 /**
- * `says`: what will happen, in a sentence. `run({step, tell, signal})` does it: `step` names the phase, `tell` what is in
- * the way, and it returns the sentence for the end. `children`: what can be chosen. `ready`: whether it can begin.
+ * `says`: what will happen, in a sentence. `run({step, tell, signal})` does it: `step` names the phase, and how far
+ * it is; `tell` says what is in the way; it returns the sentence for the end. `signal`: nobody looks any more, but what
+ * was begun goes on. `children`: what can be chosen. `ready`: whether it can begin.
  */
 export function Operation({ title, says, verb, danger, run, onClose, children, ready = true }) {
   const [state, set] = useState({ at: "asking", steps: [], trouble: null, error: null, result: null });
@@ -24,7 +25,11 @@ export function Operation({ title, says, verb, danger, run, onClose, children, r
     const { signal } = control.current;
     const update = (fields) => signal.aborted || set((now) => ({ ...now, ...(typeof fields === "function" ? fields(now) : fields) }));
     set({ at: "running", steps: [], trouble: null, error: null, result: null });
-    const step = (what) => update(({ steps }) => (steps.at(-1)?.what === what ? {} : { steps: [...steps, { what, since: Date.now() }].slice(-8) }));
+    const step = (what, more = "") => update(({ steps }) => {
+      const last = steps.at(-1);
+      if (last?.what === what) return last.more === more ? {} : { steps: [...steps.slice(0, -1), { ...last, more }] };
+      return { steps: [...steps, { what, more, since: Date.now() }].slice(-8) };
+    });
     try {
       const result = await run({ step, tell: (trouble) => update({ trouble }), signal });
       update({ at: "done", result });
@@ -56,9 +61,9 @@ export function Operation({ title, says, verb, danger, run, onClose, children, r
 function Steps({ steps }) {
   useNow();
   return html`<ol class="steps" aria-label="Progress">
-    ${steps.map(({ what, since }, i) => {
+    ${steps.map(({ what, more, since }, i) => {
       const last = i === steps.length - 1;
-      return html`<li key=${`${i} ${what}`}><${Sign} state=${last ? "IN_PROGRESS" : "COMPLETED"} /><span>${what}</span>
+      return html`<li key=${`${i} ${what}`}><${Sign} state=${last ? "IN_PROGRESS" : "COMPLETED"} /><span>${what}${more && html` <span class="muted">${more}</span>`}</span>
         <span class="faint">${last ? age(since, Date.now()) : ""}</span></li>`;
     })}
     ${!steps.length && html`<li><${Sign} state="IN_PROGRESS" /><span>Asking the daemon</span></li>`}

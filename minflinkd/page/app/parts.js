@@ -59,6 +59,7 @@ export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 export function Fault({ error }) {
   if (!error) return null;
   return html`<div class="fault" role="alert"><span class="bad">${error.message}</span>
+    ${error.faults?.length > 0 && html`<ul>${error.faults.map((fault, i) => html`<li key=${i}><code>${fault.path}</code>: ${fault.problem}${fault.hint && html`<div class="muted">${fault.hint}</div>`}</li>`)}</ul>`}
     ${error.hint && html`<div class="muted">${error.hint}</div>`}</div>`;
 }
 

@@ -1,40 +1,58 @@
 // Submit a job: drop or write its file, let the daemon and Spark check it, then start it.
 import { may } from "../app/allowed.js";
 import { change } from "../app/api.js";
+import { Artifacts } from "../app/artifacts.js";
 import { cluster } from "../app/cluster.js";
 import { ANALYSIS, HIDDEN, useDraft } from "../app/draft.js";
 import { Editor } from "../app/editor.js";
-import { triggerId, until } from "../app/following.js";
+import { begun } from "../app/following.js";
 import { plural } from "../app/format.js";
-import { html, useRef, useState } from "../app/html.js";
+import { html, useState } from "../app/html.js";
 import { Operation } from "../app/operation.js";
-import { Empty, Fault, Head, Panel } from "../app/parts.js";
+import { Empty, Fault, Head, Panel, useAnswer } from "../app/parts.js";
 import { to } from "../app/router.js";
 import { Sign } from "../app/status.js";
 import { useStore } from "../app/store.js";
 
-export function SubmitPage() {
+/** `query`: of what job it is the file, and where that is to start; see `again`. */
+export function SubmitPage({ query }) {
   const { who } = useStore(cluster);
   const head = html`<${Head} title="Submit a job" trail=${html`<a href="#/">Overview</a>`} />`;
   if (!who) return head;
   if (!may(who, "submit")) return html`${head}<${Panel}><${Empty}>To submit a job needs the role submit.</${Empty}></${Panel}>`;
-  return html`${head}<${Draft} />`;
+  return html`${head}${query.job ? html`<${Again} jid=${query.job} path=${query.restore ?? ""} />` : html`<${Draft} />`}`;
 }
 
-function Draft() {
-  const draft = useDraft();
-  const [asking, setAsking] = useState(false);
+/** A job that is known, to be submitted as another one: its file is in the editor. */
+function Again({ jid, path }) {
+  const { value, error } = useAnswer(`/jobs/${encodeURIComponent(jid)}/graph`);
+  if (error) return html`<${Panel}><${Fault} error=${error} /></${Panel}>`;
+  if (!value) return html`<${Empty}>Asking the daemon …</${Empty}>`;
+  const document = again(value.document, path);
+  return html`<${Draft} begin=${JSON.stringify(document, null, 2)} says=${html`<p class="muted">This is the file of <a href=${to("jobs", jid)}>${document.name}</a>${path && html`, to start from <code>${path}</code>`}. It becomes a new job.${document.artifacts?.length > 0 && " Artifacts belong to the job that they were uploaded for: drop them here once more."}</p>`} />`;
+}
+
+/** The file of a job, as that of a new one that starts from `path`. Pure. */
+export function again({ restore, artifacts, ...rest }, path) {
+  const named = artifacts?.map(({ name }) => ({ name, path: name }));
+  return { ...rest, ...(named && { artifacts: named }), ...(path && { restore: { path } }) };
+}
+
+function Draft({ begin = "", says = null }) {
+  const draft = useDraft(begin);
+  const [asking, setAsking] = useState(null);
   const { checked, busy } = draft;
   const hidden = draft.text.includes(HIDDEN);
   return html`<div class="stack"><${Panel} title="Job file" label="Job file"><div class="pad stack">
-      <${Editor} text=${draft.text} onText=${draft.write} faults=${draft.faults} lines=${draft.lines} label="Job file" disabled=${Boolean(busy)} />
+      ${says}<${Editor} text=${draft.text} onText=${draft.write} onFiles=${draft.add} faults=${draft.faults} lines=${draft.lines} label="Job file" disabled=${Boolean(busy)} />
+      <${Artifacts} document=${draft.document} files=${draft.files} onDrop=${draft.drop} disabled=${Boolean(busy)} />
       ${hidden && html`<p class="warn">Secrets are hidden: <code>${HIDDEN}</code> stands for each. Write them again.</p>`}
       <${Fault} error=${draft.error} />
-      <div class="row"><button class="button primary" disabled=${Boolean(busy) || hidden || !draft.text.trim()} onClick=${() => draft.check("/jobs?dry-run=true&explain=true")}>Check it</button><span role="status" class="muted">${busy ? `${busy} …` : ""}</span></div>
+      <div class="row"><button class="button primary" disabled=${Boolean(busy) || hidden || !draft.text.trim()} onClick=${() => draft.check((id) => `/jobs?dry-run=true&explain=true&jobId=${id}`)}>Check it</button><span role="status" class="muted">${busy ? `${busy} …` : ""}</span></div>
     </div></${Panel}>
     ${checked && html`<${Checked} checked=${checked} />
-      <div class="row"><button class="button primary" onClick=${() => setAsking(true)}>Submit …</button><span class="muted">Nothing was started yet.</span></div>`}
-    ${asking && checked && html`<${Confirm} checked=${checked} onClose=${() => setAsking(false)} />`}</div>`;
+      <div class="row"><button class="button primary" onClick=${() => setAsking(checked)}>Submit …</button><span class="muted">Nothing was started yet.</span></div>`}
+    ${asking && html`<${Confirm} checked=${asking} draft=${draft} onClose=${() => setAsking(null)} />`}</div>`;
 }
 
 function Checked({ checked }) {
@@ -52,15 +70,22 @@ export function SparkPlans({ tasks }) {
     <pre class="trace" tabindex="0">${task.plan || "not available"}</pre></details>`);
 }
 
-function Confirm({ checked, onClose }) {
-  const id = useRef(triggerId()).current; // a request that was lost is never done twice
-  const { name, document } = checked.read;
-  const run = async ({ step, tell, signal }) => {
+function Confirm({ checked, draft, onClose }) {
+  const { id } = checked; // a request that was lost is never done twice
+  const { name } = checked.read;
+  const run = async (progress) => {
+    const { step } = progress;
+    const document = await draft.complete(checked.read, step);
     step("The daemon checks it once more, and stores it");
-    await change("POST", `/jobs?jobId=${id}`, document, ANALYSIS);
-    const seen = ({ state, minflinkd }) => step(state === "CREATED" ? minflinkd.waiting[0] ?? "It waits for slots" : `The job is ${state.toLowerCase()}`);
-    const job = await until(`/jobs/${id}`, ({ state }) => !["CREATED", "INITIALIZING", "RECONCILING"].includes(state), { tell, signal, seen });
-    return html`<a href=${to("jobs", id)} onClick=${onClose}>${name}</a> is ${job.state.toLowerCase()}.`;
+    try {
+      await change("POST", `/jobs?jobId=${id}`, document, ANALYSIS);
+    } catch (error) {
+      if (error.status > 0) draft.forget(); // a refused job leaves nothing behind
+      throw error;
+    }
+    draft.accepted();
+    const state = await begun(id, progress);
+    return html`<a href=${to("jobs", id)} onClick=${onClose}>${name}</a> is ${state}.`;
   };
   return html`<${Operation} title=${`Submit ${name}?`} verb="Submit" run=${run} onClose=${onClose}
     says="The daemon stores the job and starts its tasks as soon as there are slots; if none are free, TaskManagers are started. It runs until it is cancelled or stopped, also after a restart of the daemon." />`;

@@ -1,6 +1,7 @@
 // A hot restart: write or drop the new version, see what changes, and let the job go on with it.
 import { may } from "../app/allowed.js";
 import { change } from "../app/api.js";
+import { Artifacts } from "../app/artifacts.js";
 import { Changes, Documents, loses } from "../app/changes.js";
 import { cluster } from "../app/cluster.js";
 import { ANALYSIS, HIDDEN, useDraft } from "../app/draft.js";
@@ -33,7 +34,7 @@ const OPTIONS = [
 ];
 
 function Version({ job, running }) {
-  const draft = useDraft(JSON.stringify(running.document, null, 2));
+  const draft = useDraft(JSON.stringify(running.document, null, 2), job.jid);
   const [from, setFrom] = useState("final");
   const [chosen, setChosen] = useState({});
   const [asking, setAsking] = useState(false);
@@ -42,7 +43,7 @@ function Version({ job, running }) {
   const path = `/jobs/${job.jid}/hot-restart?${query}`;
   const hidden = draft.text.includes(HIDDEN);
   const { checked, busy } = draft;
-  const look = () => draft.check(`${path}&dry-run=true`);
+  const look = () => draft.check(() => `${path}&dry-run=true`);
   const choose = (name, value) => {
     setChosen({ ...chosen, [name]: value });
     draft.write(draft.text, draft.name); // what was checked was checked with other choices
@@ -52,7 +53,8 @@ function Version({ job, running }) {
   }, [checked]);
   return html`<${Panel} title="New version" label="New version"><div class="pad stack">
       <p class="muted">This is what runs now. Change it, or drop the file of the new version.</p>
-      <${Editor} text=${draft.text} onText=${draft.write} faults=${draft.faults} lines=${draft.lines} label="Job file of the new version" disabled=${Boolean(busy)} />
+      <${Editor} text=${draft.text} onText=${draft.write} onFiles=${draft.add} faults=${draft.faults} lines=${draft.lines} label="Job file of the new version" disabled=${Boolean(busy)} />
+      <${Artifacts} document=${draft.document} files=${draft.files} onDrop=${draft.drop} disabled=${Boolean(busy)} />
       ${hidden && html`<p class="warn">Secrets are hidden: <code>${HIDDEN}</code> stands for each. Write them again, or drop the file that has them.</p>`}
       <div class="choices"><div class="row"><span id="from">Go on from</span><${Choice} label="Go on from" value=${from} onChange=${(one) => { setFrom(one); draft.write(draft.text, draft.name); }} options=${[["final", "a last checkpoint"], ["latest", "the latest complete one"]]} /></div>
         ${OPTIONS.map(([name, , words]) => html`<${Check} key=${name} checked=${Boolean(chosen[name])} onChange=${(value) => choose(name, value)}>${words}</${Check}>`)}</div>
@@ -62,14 +64,15 @@ function Version({ job, running }) {
     ${checked && html`<div class="stack" id="checked"><${Changes} changes=${checked.answer.changes} />
       ${checked.read.normal && html`<${Documents} before=${running.document} after=${checked.read.normal} />`}
       <div class="row"><button class="button primary" onClick=${() => setAsking(true)}>Hot restart …</button><span class="muted">Nothing was started yet.</span></div></div>`}
-    ${asking && checked && html`<${Confirm} job=${job} checked=${checked} path=${path} from=${from} onClose=${() => setAsking(false)} />`}`;
+    ${asking && checked && html`<${Confirm} job=${job} checked=${checked} draft=${draft} path=${path} from=${from} onClose=${() => setAsking(false)} />`}`;
 }
 
-function Confirm({ job, checked, path, from, onClose }) {
+function Confirm({ job, checked, draft, path, from, onClose }) {
   const { changes } = checked.answer;
   const run = async (progress) => {
+    const document = await draft.complete(checked.read, progress.step);
     progress.step("The daemon checks the new version");
-    const { number } = await change("POST", path, checked.read.document, ANALYSIS);
+    const { number } = await change("POST", path, document, ANALYSIS);
     return outcome(await restarted(job.jid, number, number - 1, progress));
   };
   const start = from === "final" ? "A last checkpoint is taken, the job stops, and the new version goes on from it" : "The job stops, and the new version goes on from the latest complete checkpoint: what was processed since then is processed again";

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 
 from msgspec.structs import replace
 
+from minflinkd.blob.errors import BlobNotFound
+from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.server import BlobStatistics
 from minflinkd.blob.transfer import BlobInfo
 from minflinkd.config.options import Item
@@ -22,6 +25,8 @@ from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.messages import Done, ListTaskManagers, TaskManagerInfo
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import Conflict, ErrorInfo
+from minflinkd.runtime.ids import JobId
+from tests.component.page.state_to_show import StateToShow
 from tests.component.page.world import FLIGHTS, Managers, World, now_ms
 from tests.component.rest.access_world import OWN, records
 
@@ -49,10 +54,32 @@ OPTIONS = [
 
 
 class Blobs:
-    """A BlobServer that only lists its blobs."""
+    """A BlobServer that lists its blobs. `stored`: by job, what was uploaded for it or copied, with the key of each."""
 
     url, token = "http://127.0.0.1:1", None
     held: Sequence[BlobInfo] = ()
+
+    def __init__(self) -> None:
+        self.stored: dict[JobId | None, dict[str, bytes]] = {}
+
+    async def put(self, job_id: JobId | None, data: bytes, kind: BlobKind, *, user: str = "") -> BlobKey:
+        key = BlobKey.new(kind, hashlib.sha256(data).hexdigest())
+        self.stored.setdefault(job_id, {})[str(key)] = data
+        return key
+
+    async def copy(self, job_id: JobId, key: BlobKey, to: JobId, *, user: str = "") -> BlobKey:
+        both = self.stored.setdefault(to, {})
+        if str(key) not in both:
+            if str(key) not in self.stored.get(job_id, {}):
+                raise BlobNotFound(f"there is no blob {key}")
+            both[str(key)] = self.stored[job_id][str(key)]
+        return key
+
+    async def release(self, job_id: JobId | None, key: BlobKey, *, at_once: bool = False) -> None:
+        pass
+
+    async def delete_job(self, job_id: JobId) -> None:
+        self.stored.pop(job_id, None)
 
     async def blobs(self) -> Sequence[BlobInfo]:
         return self.held
@@ -100,6 +127,7 @@ class Steered(World):
         self.refuses = False
         self.error: ErrorInfo | None = None
         self.location = "s3://lake/savepoints/savepoint-0f0f0f-1"
+        self.state = StateToShow(self.dispatcher)
         box = self.dispatcher.mailbox
         box.on(j.TriggerSavepoint, self._savepoint)
         box.on(j.CheckpointJob, self._checkpoint)
