@@ -16,6 +16,9 @@ export function here() {
 /** The address of a place, from its parts: each is quoted. */
 export const to = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 
+/** The address of the state of a job. `asked`: {task, checkpoint}. */
+export const stateOf = (jid, asked) => `${to("jobs", jid, "state")}?${new URLSearchParams(asked)}`;
+
 export function go(address) {
   location.hash = address;
 }

@@ -1,13 +1,17 @@
 // A job's checkpoints: how they went, the last ones, and one of them down to its tasks.
+import { may } from "../app/allowed.js";
 import { Chart } from "../app/chart.js";
+import { cluster } from "../app/cluster.js";
 import { ago, bytes, firstLine, millis, plural, seconds, short, time, whole } from "../app/format.js";
 import { html } from "../app/html.js";
 import { JobFrame } from "../app/jobframe.js";
 import { RANGES, showRange, spanOf } from "../app/job.js";
 import { MarkStrip } from "../app/marks.js";
 import { Choice, Copy, Empty, Fault, Figures, Panel, PhaseLegend, Phases, Scroll, useAnswer } from "../app/parts.js";
-import { go, to } from "../app/router.js";
+import { RestoreButton } from "../app/restore.js";
+import { go, stateOf, to } from "../app/router.js";
 import { State } from "../app/status.js";
+import { useStore } from "../app/store.js";
 
 export function CheckpointsPage({ jid }) {
   return html`<${JobFrame} jid=${jid} tab="checkpoints">${(known, now) => html`<${Shown} known=${known} now=${now} />`}</${JobFrame}>`;
@@ -123,7 +127,7 @@ function Row({ one, jid, now, longest }) {
   </tr>`;
 }
 
-/** The commands that start a job from what is here: a page has no job file to submit. */
+/** The job again, from what is here; or the command that starts another version of it. */
 function StartFrom({ checkpoints, job, now }) {
   const { savepoint, completed } = checkpoints.latest;
   const places = [savepoint && ["savepoint", savepoint], completed && completed.id !== savepoint?.id && ["checkpoint", completed]].filter(Boolean);
@@ -133,7 +137,7 @@ function StartFrom({ checkpoints, job, now }) {
     ${usable.map(([kind, one]) => html`
       <span key=${kind}>The last ${kind}, ${one.id}, ${ago(one.latest_ack_timestamp, now)}, ${bytes(one.state_size)}</span>
       <code class="clip" title=${one.external_path}>minflinkd run ${"JOB.yaml"} --from-savepoint ${one.external_path}</code>
-      <${Copy} text=${`minflinkd run JOB.yaml --from-savepoint ${one.external_path}`} label="Copy the command" />`)}
+      <span class="row"><${Copy} text=${`minflinkd run JOB.yaml --from-savepoint ${one.external_path}`} label="Copy the command" /><${RestoreButton} job=${job} checkpoint=${one} /></span>`)}
   </div></${Panel}>`;
 }
 
@@ -158,6 +162,7 @@ export function CheckpointPage({ jid, id }) {
 }
 
 function One({ known, jid, id, now }) {
+  const { who } = useStore(cluster);
   const latest = known.checkpoints?.history[0]?.id; // asked again when another one has ended
   const { value: found, error } = useAnswer(`/jobs/${jid}/checkpoints/details/${encodeURIComponent(id)}`, String(latest));
   const back = html`<a href=${to("jobs", jid, "checkpoints")}>All checkpoints</a>`;
@@ -173,13 +178,18 @@ function One({ known, jid, id, now }) {
           <dt>Triggered</dt><dd>${time(found.trigger_timestamp, now)}, ${found.minflinkd.kind}</dd>
           <dt>Took</dt><dd>${millis(found.end_to_end_duration)}, of it ${millis(found.minflinkd.alignment)} alignment</dd>
           <dt>State</dt><dd>${bytes(found.state_size)}, ${bytes(found.checkpointed_size)} of it uploaded</dd>
-          ${found.external_path && html`<dt>Where</dt><dd><code>${found.external_path}</code> <${Copy} text=${found.external_path} /></dd>`}
+          ${found.external_path && html`<dt>Where</dt><dd><code>${found.external_path}</code> <${Copy} text=${found.external_path} /></dd>
+            <dt>Its state</dt><dd><a href=${stateOf(jid, { checkpoint: nameOf(found) })}>Look at it</a>, or choose a task below</dd>
+            <dt>From here</dt><dd class="row">${may(who, "submit", known.job.name) ? html`<${RestoreButton} job=${known.job} checkpoint=${found} />` : "to restore the job needs the role submit"}</dd>`}
           ${found.minflinkd.compactions > 0 && html`<dt>Compacted</dt><dd>${plural(found.minflinkd.compactions, "file")}, ${bytes(found.minflinkd["bytes-rewritten"])} rewritten</dd>`}
         </dl>
       </div>
     </${Panel}>
     <${Tasks} found=${found} known=${known} now=${now} />`;
 }
+
+/** What the endpoint takes for a checkpoint: a savepoint is still at its path when its number is not kept any more. */
+const nameOf = (checkpoint) => (checkpoint.is_savepoint ? checkpoint.external_path : String(checkpoint.id));
 
 const TASK_PHASES = [["waiting for the cut", "wait"], ["linking files", "sync"], ["uploading", "async"]];
 
@@ -193,10 +203,11 @@ function Tasks({ found, known, now }) {
       <tbody>${tasks.map(([id, task]) => {
         const phases = TASK_PHASES.map(([name, field]) => [name, task.minflinkd[field] / 1000]);
         const missing = task.num_acknowledged_subtasks === 0;
-        return html`<tr key=${id}><td class="name">${names.get(id) ?? (task.minflinkd["task-id"] || id)}</td><td><${State} state=${task.status || "IN_PROGRESS"} /></td>
+        const name = names.get(id) ?? (task.minflinkd["task-id"] || id);
+        return html`<tr key=${id}><td class="name">${name}</td><td><${State} state=${task.status || "IN_PROGRESS"} /></td>
           <td class="num">${missing ? "–" : time(task.latest_ack_timestamp, now)}</td><td class="num">${missing ? "–" : millis(task.end_to_end_duration)}</td>
           <td class="bar-cell">${!missing && html`<${Phases} phases=${phases} total=${longest} />`}</td>
-          <td class="num">${missing ? "–" : bytes(task.state_size)}</td><td class="num">${missing ? "–" : bytes(task.checkpointed_size)}</td><td class="num">${missing ? "–" : whole(task.minflinkd.files)}</td></tr>`;
+          <td class="num">${missing ? "–" : found.external_path ? html`<a href=${stateOf(known.jid, { task: task.minflinkd["task-id"], checkpoint: nameOf(found) })} aria-label=${`${bytes(task.state_size)}, state of ${name}`}>${bytes(task.state_size)}</a>` : bytes(task.state_size)}</td><td class="num">${missing ? "–" : bytes(task.checkpointed_size)}</td><td class="num">${missing ? "–" : whole(task.minflinkd.files)}</td></tr>`;
       })}</tbody>
     </table></${Scroll}>
   </${Panel}>`;
