@@ -5,6 +5,7 @@ import { DaemonPage } from "../views/daemon.js";
 import { JobPage } from "../views/job.js";
 import { OverviewPage } from "../views/overview.js";
 import { PlanPage } from "../views/plan.js";
+import { StatePage } from "../views/state.js";
 import { StoragePage } from "../views/storage.js";
 import { SubmitPage } from "../views/submit.js";
 import { TaskManagerPage, TaskManagersPage } from "../views/taskmanagers.js";
@@ -26,6 +27,7 @@ export const JOB_TABS = [
   ["Checkpoints", "checkpoints"],
   ["Timeline", "timeline"],
   ["Plan", "plan"],
+  ["State", "state"],
 ];
 
 /** [the parts of the address, the page, `job` if it follows one job]: a part that begins with : has any value. */
@@ -36,6 +38,7 @@ const PAGES = [
   [["jobs", ":jid", "checkpoints", ":id"], CheckpointPage, "job"],
   [["jobs", ":jid", "timeline"], TimelinePage, "job"],
   [["jobs", ":jid", "plan"], PlanPage, "job"],
+  [["jobs", ":jid", "state"], StatePage, "job"],
   [["jobs", ":jid", "new-version"], NewVersionPage, "job"],
   [["submit"], SubmitPage],
   [["storage"], StoragePage],

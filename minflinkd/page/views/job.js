@@ -9,7 +9,7 @@ import { RANGES, seriesOf, showRange, spanOf } from "../app/job.js";
 import { MarkStrip } from "../app/marks.js";
 import { Partitions } from "../app/partitions.js";
 import { Choice, Figures, Panel, Phases, PhaseLegend } from "../app/parts.js";
-import { setQuery, to } from "../app/router.js";
+import { setQuery, stateOf, to } from "../app/router.js";
 import { State } from "../app/status.js";
 
 const SERIES = ["rows_in_per_second", "rows_out_per_second", "batch_duration", "state_rows", "state_bytes", "watermark_lag", "backpressured", "output_backlog"];
@@ -30,7 +30,7 @@ function Shown({ known, now, chosen }) {
     <${Panel} title="Tasks" label="Graph" className="graph-panel" rest=${html`<${PressureLegend} />`}>
       <${Graph} tasks=${tasks} chosen=${task?.id} onChoose=${choose} />
     </${Panel}>
-    ${task && html`<${TaskPanel} jid=${job.jid} task=${task} now=${now} onClose=${() => choose(null)} />`}
+    ${task && html`<${TaskPanel} jid=${known.jid} task=${task} now=${now} onClose=${() => choose(null)} />`}
     <${Charts} known=${known} tasks=${tasks} task=${task} now=${now} />`;
 }
 
@@ -89,7 +89,7 @@ function TaskPanel({ jid, task, now, onClose }) {
         <dt>Rows read</dt><dd>${whole(vertex.metrics["read-records"])}</dd>
         <dt>Rows written</dt><dd>${whole(vertex.metrics["write-records"])}</dd>
         <dt>Micro-batches</dt><dd>${whole(found.batches)}${found.batches > 0 ? html`, the last took ${seconds(found["batch-duration"] / 1000)}` : ""}</dd>
-        <dt>State</dt><dd>${bytes(figures.state_bytes)}, ${plural(figures.state_rows ?? 0, "row")}</dd>
+        <dt>State</dt><dd>${bytes(figures.state_bytes)}, ${plural(figures.state_rows ?? 0, "row")}${figures.state_rows > 0 && html`: <a href=${stateOf(jid, { task: task.id })}>look at it</a>`}</dd>
       </dl>
       <dl class="pairs">
         <dt>Watermark</dt><dd>${found.watermark ? time(found.watermark, now) : "–"}</dd>

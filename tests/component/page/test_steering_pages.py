@@ -27,6 +27,7 @@ JOB = "flights: carrier delays by hour"
 PLACES = {
     f"jobs/{FLIGHTS}/plan": JOB,
     f"jobs/{FLIGHTS}/new-version": JOB,
+    f"jobs/{FLIGHTS}/state": JOB,
     "submit": "Submit a job",
     "storage": "Storage",
     "blobs": "Blobs",
