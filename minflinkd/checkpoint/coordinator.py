@@ -336,6 +336,10 @@ class CheckpointCoordinator(Component):
         """Add the counts of earlier coordinators, as recorded next to the checkpoints."""
         self._tracker.counted(known)
 
+    def copied(self, checkpoint_id: int, savepoint: str) -> None:
+        """A savepoint was made of a checkpoint: its copy is at this URI."""
+        self._tracker.copied(checkpoint_id, savepoint)
+
     async def orphans(self, before_ms: int) -> JobOrphans:
         """Return the files last written before `before_ms` that nothing refers to or will refer to (F7).
 

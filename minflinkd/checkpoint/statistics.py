@@ -5,7 +5,7 @@ The coordinator reports what happened. `rest/checkpoints_json.py` shows it, `res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -142,6 +142,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     cause: FailureCause | None = None
     error: ErrorInfo | None = None
     path: str = ""  # of the metadata, once complete
+    savepoint: str = ""  # URI of the copy that belongs to a user, once it is written
     missing: tuple[TaskId, ...] = ()  # tasks that have not acknowledged
     failed_task: TaskId | None = None  # the task that ended it
     metadata_ms: float = 0.0  # from the last acknowledgement until the metadata was written
@@ -319,10 +320,21 @@ def _calls(measured: Iterable[tuple[int, float]]) -> Calls | None:
 
 def published(statistics: CheckpointStatistics, checkpoint_id: int, notify_ms: float) -> CheckpointStatistics:
     """All tasks have published a completed checkpoint."""
+    return _with(statistics, checkpoint_id, lambda record: msgspec.structs.replace(record, notify_ms=notify_ms))
+
+
+def copied(statistics: CheckpointStatistics, checkpoint_id: int, savepoint: str) -> CheckpointStatistics:
+    """A completed checkpoint was copied: the copy is at this URI."""
+    return _with(statistics, checkpoint_id, lambda record: msgspec.structs.replace(record, savepoint=savepoint))
+
+
+def _with(
+    statistics: CheckpointStatistics, checkpoint_id: int, change: Callable[[CheckpointRecord], CheckpointRecord]
+) -> CheckpointStatistics:
+    """Change the records of a completed checkpoint, wherever they are."""
 
     def known(record: CheckpointRecord) -> CheckpointRecord:
-        same = record.checkpoint_id == checkpoint_id
-        return msgspec.structs.replace(record, notify_ms=notify_ms) if same else record
+        return change(record) if record.checkpoint_id == checkpoint_id else record
 
     latest, savepoint = statistics.latest_completed, statistics.latest_savepoint
     return msgspec.structs.replace(

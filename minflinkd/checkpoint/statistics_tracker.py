@@ -108,6 +108,9 @@ class StatisticsTracker:
             ms = (self._clock.monotonic() - since) * 1000
             self._statistics = statistics.published(self._statistics, number, ms)
 
+    def copied(self, number: int, savepoint: str) -> None:
+        self._statistics = statistics.copied(self._statistics, number, savepoint)
+
     def report(self, record: CheckpointRecord, state: State) -> None:
         if record.status is CheckpointStatus.COMPLETED:
             record = self._completed(record, file_figures(state))

@@ -113,7 +113,8 @@ def _print_one(checkpoint: Checkpoint) -> None:
         click.echo(f"Failure: {checkpoint.failure_message}")
     if checkpoint.external_path:
         published = f"published after {duration(own.notify)}" if own.notify >= 0 else "not published by all tasks yet"
-        click.echo(f"Metadata: {checkpoint.external_path}, written in {duration(own.metadata)}; {published}")
+        what = "Savepoint" if own.savepoint else "Metadata"
+        click.echo(f"{what}: {checkpoint.external_path}, written in {duration(own.metadata)}; {published}")
     if own.warning:
         click.secho(f"Slow: {own.warning}.", fg="yellow")
     columns = [

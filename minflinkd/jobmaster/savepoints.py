@@ -187,6 +187,7 @@ class Savepoints:
             reach(CrashPoint.SAVEPOINT_CUT)
             savepoint = await write_savepoint(self._root, checkpoint, directory, name)
             reach(CrashPoint.SAVEPOINT_WRITTEN)
+            self._coordinator.copied(checkpoint.checkpoint_id, savepoint.uri)
             return savepoint.uri
         except MinflinkError as error:
             raise SavepointNotWritten(

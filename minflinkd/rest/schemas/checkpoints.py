@@ -53,6 +53,7 @@ class CheckpointExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     metadata: float = 0.0
     notify: float = -1.0  # -1: not published yet
     warning: str = ""
+    savepoint: str = ""  # where the copy is that belongs to a user; empty: none is known
     files: FileFigures | None = None  # of the job, at the time of its completion
     calls: dict[str, StorageCalls] = {}  # by kind
     compactions: int = 0

@@ -187,3 +187,13 @@ def test_a_savepoint_is_shown_as_one_and_the_last_one_by_itself() -> None:
     ]
     assert (shown["latest"]["savepoint"]["id"], shown["latest"]["completed"]["id"]) == (1, 2)
     assert statistics_json(after(record(1)))["latest"]["savepoint"] is None
+
+
+def test_a_savepoint_is_where_its_copy_is() -> None:
+    """The checkpoint that it was copied from goes as all others do, so its path would soon lead nowhere (C24)."""
+    statistics = after(structs.replace(record(1), kind=CheckpointKind.SAVEPOINT))
+    before = statistics_json(statistics)["latest"]["savepoint"]
+    assert (before["external_path"], before["minflinkd"]["savepoint"]) == (record(1).path, "")
+    shown = statistics_json(s.copied(statistics, 1, "file:///s/savepoint-1"))
+    for one in (*shown["history"], shown["latest"]["savepoint"], shown["latest"]["completed"]):
+        assert (one["external_path"], one["minflinkd"]["savepoint"]) == ("file:///s/savepoint-1",) * 2
