@@ -79,3 +79,72 @@ async def test_jobs_are_submitted_restarted_saved_and_stopped_from_the_page(tmp_
         await expect(page.locator("details[open] .trace")).to_contain_text("rate")
         await press(page, "Submit …", "Submit", "from the page is running")
         assert complaints.found == []
+
+
+CODE = 'def doubled(inputs, params):\n    return inputs["counted"].selectExpr("digit", "n * 2 AS n")\n'
+WITH_CODE = """\
+name: with code
+checkpointing: {interval: 2 s}
+artifacts: [src/doubling.py]
+vertices:
+  - id: numbers
+    source: {format: rate, options: {rowsPerSecond: "20"}}
+  - id: counted
+    inputs: [numbers]
+    sql: SELECT value % 10 AS digit, count(*) AS n FROM numbers GROUP BY value % 10
+  - id: doubled
+    inputs: [counted]
+    python: doubling:doubled
+  - id: out
+    inputs: [doubled]
+    sink: {format: console}
+"""
+
+
+async def test_a_job_with_code_is_submitted_looked_into_and_restored_from_the_page(tmp_path: Path) -> None:
+    """Its state is read as rows; it goes on from a savepoint as a new job, with its code, although it was stopped."""
+    async with running_cluster(tmp_path / "cluster") as cluster, chromium() as browser:
+        await cluster.await_ready(1)
+        context = await browser.new_context(extra_http_headers=cluster.headers)
+        page = await context.new_page()
+        complaints = Complaints(page)
+
+        await page.goto(f"{cluster.url}/#/submit")
+        files = {"job.yaml": WITH_CODE, "doubling.py": CODE}
+        await page.locator("input[type=file]").set_input_files(
+            [{"name": name, "mimeType": "text/plain", "buffer": text.encode()} for name, text in files.items()]
+        )
+        await page.get_by_role("button", name="Check it").click()
+        await expect(page.get_by_text("No faults")).to_be_visible(timeout=SLOW)
+        await press(page, "Submit …", "Submit", "with code is running")
+        [job] = (await cluster.client.jobs()).jobs
+        await cluster.await_checkpoints(job.jid, 2)
+        await page.goto(f"{cluster.url}/#/jobs/{job.jid}")
+        await press(page, "Savepoint", "Take a savepoint", "is complete")
+
+        await page.goto(f"{cluster.url}/#/jobs/{job.jid}/state")
+        chosen = page.get_by_role("combobox", name="Checkpoint", exact=True)
+        savepoint = chosen.locator("option", has_text="savepoint").first
+        await chosen.select_option(value=await savepoint.get_attribute("value", timeout=SLOW))
+        await page.get_by_role("button", name="Read it").click()
+        rows = page.get_by_role("region", name="Rows")
+        await expect(rows).to_contain_text("All 10 rows", timeout=SLOW)
+        await expect(page.get_by_text("in savepoint")).to_be_visible()
+        await expect(page.get_by_role("region", name="Stores").locator("tbody tr")).to_contain_text("counted")
+        await page.get_by_role("button", name="SELECT").click()
+        await page.locator("textarea").fill("SELECT count(*) AS keys FROM state")
+        await page.get_by_role("button", name="Read it").click()
+        await expect(page.get_by_role("region", name="Result").locator("tbody td")).to_have_text("10", timeout=SLOW)
+
+        await page.goto(f"{cluster.url}/#/jobs/{job.jid}/checkpoints")
+        await page.get_by_role("button", name="Restore from here: savepoint").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_role("button", name="Stop it, then restore").click()
+        await expect(dialog.locator(".result")).to_contain_text("The new job is running", timeout=SLOW)
+        new = next(one for one in (await cluster.client.jobs()).jobs if one.jid != job.jid)
+        await cluster.await_checkpoints(new.jid, 1)
+        restored = (await cluster.client.checkpoints(new.jid)).latest.restored
+        assert restored is not None
+        assert "savepoint-" in str(restored.external_path)
+        assert (await cluster.client.job(job.jid)).state == "FINISHED"
+        assert complaints.found == []

@@ -11,7 +11,8 @@ import { Check, Operation, useOperation } from "./operation.js";
 import { Fault, useAnswer } from "./parts.js";
 import { useStore } from "./store.js";
 
-export const kindOf = (checkpoint) => (checkpoint.is_savepoint ? "savepoint" : "checkpoint");
+/** One that was copied is a savepoint, which outlives its job. Without its copy it is a checkpoint as all others. Pure. */
+export const kindOf = (checkpoint) => (checkpoint.minflinkd.savepoint ? "savepoint" : "checkpoint");
 
 /** A button for a checkpoint that is complete. Nothing is there without the role. */
 export function RestoreButton({ job, checkpoint }) {
@@ -47,7 +48,7 @@ function Restore({ job, checkpoint, onClose }) {
   const gone = useRef(over);
   const trigger = useTrigger();
   const retained = config.value?.externalization.delete_on_cancellation === false;
-  const possible = ways({ over, savepoint: checkpoint.is_savepoint, retained });
+  const possible = ways({ over, savepoint: kind === "savepoint", retained });
   const way = chosen ?? possible[0]?.[0];
   const code = graph.value?.document.artifacts ?? [];
   const file = `#/submit?${new URLSearchParams({ job: jid, restore: checkpoint.external_path })}`;
@@ -81,7 +82,7 @@ function Restore({ job, checkpoint, onClose }) {
     ${unable && html`<p class="warn">It has code of its own, ${code.map((one) => one.name).join(", ")}, which was deleted when it ended. <a href=${file} onClick=${onClose}>Submit its file together with that code</a>.</p>`}
     ${possible.length > 1 && html`<div class="stack tight" role="radiogroup" aria-label=${`What happens to ${name}`}>${possible.map(([value, words]) => html`<label key=${value} class="check"><input type="radio" name="way" checked=${way === value} onChange=${() => choose(value)} /><span>${words}</span></label>`)}</div>`}
     ${possible.length === 1 && html`<p>${name} still runs, and goes on beside the new job: both write to the same sinks. It cannot be cancelled before, because its checkpoints are deleted then. Cancel it when the new job has a checkpoint of its own; or take a savepoint, and restore from that.</p>`}
-    ${over && !checkpoint.is_savepoint && job.state !== "FAILED" && !retained && html`<p class="muted">Checkpoints of a job that is ${job.state.toLowerCase()} are deleted, so this one may be gone.</p>`}
+    ${over && kind === "checkpoint" && job.state !== "FAILED" && !retained && html`<p class="muted">Checkpoints of a job that is ${job.state.toLowerCase()} are deleted, so this one may be gone.</p>`}
     <details><summary>If the job was changed since then</summary><div class="stack tight">
       <${Check} checked=${lost} onChange=${setLost}>Drop the state that it has no place for any more.</${Check}>
       <${Check} checked=${changed} onChange=${setChanged}>Keep state although it means something else now.</${Check}>

@@ -8,7 +8,7 @@ import { JobFrame } from "../app/jobframe.js";
 import { RANGES, showRange, spanOf } from "../app/job.js";
 import { MarkStrip } from "../app/marks.js";
 import { Choice, Copy, Empty, Fault, Figures, Panel, PhaseLegend, Phases, Scroll, useAnswer } from "../app/parts.js";
-import { RestoreButton } from "../app/restore.js";
+import { RestoreButton, kindOf } from "../app/restore.js";
 import { go, stateOf, to } from "../app/router.js";
 import { State } from "../app/status.js";
 import { useStore } from "../app/store.js";
@@ -130,12 +130,12 @@ function Row({ one, jid, now, longest }) {
 /** The job again, from what is here; or the command that starts another version of it. */
 function StartFrom({ checkpoints, job, now }) {
   const { savepoint, completed } = checkpoints.latest;
-  const places = [savepoint && ["savepoint", savepoint], completed && completed.id !== savepoint?.id && ["checkpoint", completed]].filter(Boolean);
-  const usable = places.filter(([, one]) => one.external_path);
+  const saved = savepoint?.minflinkd.savepoint ? savepoint : null; // otherwise it goes as other checkpoints do
+  const usable = [saved, completed?.id !== saved?.id && completed].filter((one) => one?.external_path);
   if (!usable.length) return null;
   return html`<${Panel} title="Start from here" label="Start from here"><div class="pad start-from">
-    ${usable.map(([kind, one]) => html`
-      <span key=${kind}>The last ${kind}, ${one.id}, ${ago(one.latest_ack_timestamp, now)}, ${bytes(one.state_size)}</span>
+    ${usable.map((one) => html`
+      <span key=${one.id}>The last ${kindOf(one)}, ${one.id}, ${ago(one.latest_ack_timestamp, now)}, ${bytes(one.state_size)}</span>
       <code class="clip" title=${one.external_path}>minflinkd run ${"JOB.yaml"} --from-savepoint ${one.external_path}</code>
       <span class="row"><${Copy} text=${`minflinkd run JOB.yaml --from-savepoint ${one.external_path}`} label="Copy the command" /><${RestoreButton} job=${job} checkpoint=${one} /></span>`)}
   </div></${Panel}>`;
@@ -169,7 +169,7 @@ function One({ known, jid, id, now }) {
   if (error) return html`<${Panel} title=${`Checkpoint ${id}`} rest=${back}><${Fault} error=${error} /></${Panel}>`;
   if (!found) return html`<${Panel} title=${`Checkpoint ${id}`} rest=${back}><${Empty}>Asking the daemon …</${Empty}></${Panel}>`;
   const phases = phasesOf(found);
-  return html`<${Panel} title=${html`${found.is_savepoint ? "Savepoint" : "Checkpoint"} ${found.id} <${State} state=${found.status} />`} label=${`Checkpoint ${id}`} rest=${back}>
+  return html`<${Panel} title=${html`${kindOf(found) === "savepoint" ? "Savepoint" : "Checkpoint"} ${found.id} <${State} state=${found.status} />`} label=${`Checkpoint ${id}`} rest=${back}>
       <div class="pad stack">
         ${found.failure_message && html`<p class="bad">${found.failure_message}</p>`}
         ${found.minflinkd.warning && html`<p class="warn">${found.minflinkd.warning}</p>`}
@@ -189,7 +189,7 @@ function One({ known, jid, id, now }) {
 }
 
 /** What the endpoint takes for a checkpoint: a savepoint is still at its path when its number is not kept any more. */
-const nameOf = (checkpoint) => (checkpoint.is_savepoint ? checkpoint.external_path : String(checkpoint.id));
+const nameOf = (checkpoint) => checkpoint.minflinkd.savepoint || String(checkpoint.id);
 
 const TASK_PHASES = [["waiting for the cut", "wait"], ["linking files", "sync"], ["uploading", "async"]];
 

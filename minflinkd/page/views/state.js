@@ -8,6 +8,7 @@ import { html, useEffect, useRef, useState } from "../app/html.js";
 import { JobFrame } from "../app/jobframe.js";
 import { Text } from "../app/operation.js";
 import { Choice, Empty, Fault, Panel, useAnswer } from "../app/parts.js";
+import { kindOf } from "../app/restore.js";
 import { setQuery } from "../app/router.js";
 import { Growth, LargestKeys, Result, Rows, Stores, keyOf } from "../app/staterows.js";
 import { Sign } from "../app/status.js";
@@ -36,11 +37,10 @@ export function readable({ history, latest }, kept) {
   const complete = history.filter((one) => one.status === "COMPLETED");
   const last = latest.completed;
   if (last && !complete.some((one) => one.id === last.id)) complete.unshift(last);
-  const own = complete.filter((one) => !one.is_savepoint).slice(0, kept).map((one) => [String(one.id), one]);
-  const savepoints = complete.filter((one) => one.is_savepoint);
+  const own = complete.filter((one) => kindOf(one) === "checkpoint").slice(0, kept).map((one) => [String(one.id), one]);
   const saved = latest.savepoint;
-  if (saved && !savepoints.some((one) => one.id === saved.id)) savepoints.push(saved);
-  return [...own, ...savepoints.filter((one) => one.external_path).map((one) => [one.external_path, one])];
+  if (saved && !complete.some((one) => one.id === saved.id)) complete.push(saved);
+  return [...own, ...complete.filter((one) => kindOf(one) === "savepoint").map((one) => [one.minflinkd.savepoint, one])];
 }
 
 function Chosen({ known, query, now, kept }) {
@@ -74,7 +74,7 @@ function Checkpoint({ label, there, value, onChange, first, now }) {
     setOther(one === OTHER);
     if (one !== OTHER) onChange(one);
   };
-  const words = (one) => `${one.is_savepoint ? "savepoint" : "checkpoint"} ${one.id}, ${ago(one.latest_ack_timestamp, now)}`;
+  const words = (one) => `${kindOf(one)} ${one.id}, ${ago(one.latest_ack_timestamp, now)}`;
   return html`<label class="labelled"><span>${label}</span><select class="field" value=${other ? OTHER : value} onChange=${(event) => choose(event.target.value)}>
       <option value="" selected=${!other && !value}>${first}</option>
       ${there.map(([one, found]) => html`<option key=${one} value=${one} selected=${!other && one === value}>${words(found)}</option>`)}

@@ -55,7 +55,5 @@ def _record(number: int, triggered_ms: int) -> CheckpointRecord:
         failed = replace(made, status=CheckpointStatus.FAILED, tasks=tasks[:1], failed_ms=triggered_ms + 10_000)
         return replace(failed, cause=FailureCause.STORAGE, error=error, missing=(tasks[1].task_id,), path="")
     if number == LAST - 2:
-        return replace(
-            made, kind=CheckpointKind.SAVEPOINT, path="s3://lake/savepoints/savepoint-0f0f0f-9c1e77/_metadata"
-        )
+        return replace(made, kind=CheckpointKind.SAVEPOINT, savepoint="s3://lake/savepoints/savepoint-0f0f0f-9c1e77")
     return made

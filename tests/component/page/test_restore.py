@@ -72,7 +72,7 @@ async def test_a_job_that_has_ended_is_submitted_again_from_a_savepoint(page: Op
     document = json.loads(asked.document)
     assert document["name"] == "trial"
     assert document["params"]["db_password"] == "hunter2"
-    assert document["restore"] == {"path": "s3://lake/savepoints/savepoint-0f0f0f-9c1e77/_metadata"}
+    assert document["restore"] == {"path": "s3://lake/savepoints/savepoint-0f0f0f-9c1e77"}
     await dialog.get_by_role("link", name="The new job").click()
     await expect(page.page.locator("h1")).to_have_text("carrier-delays")
     assert page.page.url.endswith(asked.job_id)
@@ -187,7 +187,7 @@ async def test_code_that_is_gone_is_asked_for_on_the_submit_page(page: Opened, w
     await dialog.get_by_role("link", name="Submit its file together with that code").click()
     await expect(page.page.locator("h1")).to_have_text("Submit a job")
     document = json.loads(await page.page.locator("textarea").input_value())
-    assert document["restore"] == {"path": "s3://lake/savepoints/savepoint-0f0f0f-9c1e77/_metadata"}
+    assert document["restore"] == {"path": "s3://lake/savepoints/savepoint-0f0f0f-9c1e77"}
     assert document["artifacts"] == [{"name": "delays.py", "path": "delays.py"}]
     assert document["params"]["db_password"] == "******"
     await expect(page.page.get_by_text("Secrets are hidden")).to_be_visible()

@@ -193,7 +193,7 @@ async def test_it_is_reached_from_a_checkpoint_and_from_the_graph(page: Opened, 
     await page.page.get_by_role("link", name="state of out").click()
     await expect(page.page.get_by_text("out keeps no state in this checkpoint.")).to_be_visible()
     assert await page.page.get_by_role("combobox", name="Checkpoint", exact=True).input_value() == (
-        "s3://lake/savepoints/savepoint-0f0f0f-9c1e77/_metadata"
+        "s3://lake/savepoints/savepoint-0f0f0f-9c1e77"
     )
     await page.go(f"jobs/{FLIGHTS}?task=hourly")
     await region(page, "Task hourly").get_by_role("link", name="look at it").click()
