@@ -117,6 +117,7 @@ async def places(cluster: Cluster, job_id: str) -> dict[str, str]:
         "checkpoint": f"jobs/{job_id}/checkpoints/{one.id if one is not None else 1}",
         "timeline": f"jobs/{job_id}/timeline",
         "plan": f"jobs/{job_id}/plan",
+        "state": f"jobs/{job_id}/state",
         "new-version": f"jobs/{job_id}/new-version",
         "taskmanagers": "taskmanagers",
         "taskmanager": f"taskmanagers/{manager}",
@@ -143,6 +144,9 @@ async def shoot(cluster: Cluster, browser: Browser, job_id: str, directory: Path
             await page.goto(f"{cluster.url}/#/{place}")
             await expect(page.locator(".connection.live")).to_be_visible(timeout=30_000)
             await expect(page.get_by_text("Asking the daemon")).to_have_count(0, timeout=30_000)
+            if name == "state":
+                await page.get_by_role("button", name="Read it").click()
+                await expect(page.get_by_role("region", name="Rows")).to_be_visible(timeout=120_000)
             await page.wait_for_timeout(2_000)  # charts are drawn, logs are read
             picture = await page.screenshot(full_page=name not in ENDLESS)
             await asyncio.to_thread((directory / f"{name}-{theme}.png").write_bytes, picture)

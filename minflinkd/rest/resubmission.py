@@ -84,7 +84,6 @@ class ResubmissionRoutes:
             for key in held:
                 assert self._blobs is not None
                 await self._blobs.release(new, key)
-        self._backend.jobs.forget()
         return submitted(answer, dry_run=dry_run)
 
     async def _copied(
