@@ -81,7 +81,6 @@ class RunningDaemon:
         """Another daemon leads, with which no TaskManager has registered yet."""
         self.epoch += 1
         self.resource_manager.registered = False
-        self.backend.task_managers.forget()  # it belongs to one daemon
 
     def stored(self) -> list[Path]:
         """Return every file that the BlobServer holds."""
