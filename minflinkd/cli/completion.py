@@ -15,7 +15,6 @@ from minflinkd.cli.output import output_options, print_json
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _PROGRAM: Final = "minflinkd"
-_VARIABLE: Final = "_MINFLINKD_COMPLETE"
 _BEGIN: Final = "# minflinkd: completion (`minflinkd completion uninstall` takes this line away)"
 # Where bash-completion is: it loads scripts of users by the name of the command.
 _BASH_COMPLETION: Final = (
@@ -47,14 +46,16 @@ def place_of(shell: str, environ: Mapping[str, str], *, loads_by_itself: bool) -
 
 
 def script_of(shell: str) -> str:
-    """Return what the shell runs. Click's own, but for its check of bash's version, which runs bash."""
-    from click.shell_completion import ShellComplete, get_completion_class
+    """Return what the shell runs."""
+    from click.shell_completion import get_completion_class
 
-    from minflinkd.cli.main import main
+    from minflinkd.cli.main import COMPLETING, main
+    from minflinkd.cli.shells import register
 
+    register()
     found = get_completion_class(shell)
     assert found is not None
-    return ShellComplete.source(found(main, {}, _PROGRAM, _VARIABLE))
+    return found(main, {}, _PROGRAM, COMPLETING).source()
 
 
 @click.group(cls=Group)

@@ -5,8 +5,9 @@ The texts of `minflinkd --help` are here, so that help and completion import no 
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -15,6 +16,9 @@ from minflinkd.cli.groups import Group
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+
+COMPLETING: Final = "_MINFLINKD_COMPLETE"  # is set by a shell that completes a line
 
 
 class Lazy(NamedTuple):
@@ -74,6 +78,13 @@ COMMANDS = {name: lazy for group in GROUPS.values() for name, lazy in group.item
 
 
 class LazyGroup(Group):
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        if COMPLETING in os.environ:
+            from minflinkd.cli.shells import register
+
+            register()
+        return super().main(*args, **kwargs)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

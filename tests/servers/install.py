@@ -140,6 +140,12 @@ def chromium() -> None:
         need("chromium", "chromium")
 
 
+def shells() -> None:
+    """Complete the command lines under test; bash is there."""
+    need("zsh", "zsh")
+    need("fish", "fish")
+
+
 def kafka() -> None:
     """The jars are named one by one, because the registries do not have all of them for every release of Spark."""
     artifacts = (
@@ -239,6 +245,7 @@ SERVERS: dict[str, Callable[[], None]] = {
     "systemd": systemd,
     "flink": flink,
     "chromium": chromium,
+    "shells": shells,
 }
 
 

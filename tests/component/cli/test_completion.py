@@ -87,16 +87,3 @@ def test_completion_is_installed_and_taken_away_by_one_command(tmp_path: Path) -
     assert not script.exists()
     unknown = CliRunner().invoke(main, ["completion", "install"], env={**environ, "SHELL": "/bin/csh"})
     assert (unknown.exit_code, "bash, zsh, fish" in unknown.output) == (2, True)
-
-
-def test_bash_completes_with_the_script(tmp_path: Path, daemon: RunningDaemon) -> None:
-    """By bash itself: the function of the script puts the name into COMPREPLY."""
-    program = tmp_path / "minflinkd"
-    program.write_text(f"#!{sys.executable}\nfrom minflinkd.cli.main import main\nmain(prog_name='minflinkd')\n")
-    program.chmod(0o755)
-    script = CliRunner().invoke(main, ["completion", "show", "bash"]).output
-    words = "COMP_WORDS=(minflinkd info carr); COMP_CWORD=2"
-    line = f'{script}\n{words}; _minflinkd_completion minflinkd; echo "${{COMPREPLY}}"'
-    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "MINFLINKD_URL": daemon.url}
-    done = subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "carrier-delays", done.stderr
