@@ -30,7 +30,7 @@ function Shown({ known, now, chosen }) {
     <${Panel} title="Tasks" label="Graph" className="graph-panel" rest=${html`<${PressureLegend} />`}>
       <${Graph} tasks=${tasks} chosen=${task?.id} onChoose=${choose} />
     </${Panel}>
-    ${task && html`<${TaskPanel} jid=${known.jid} task=${task} now=${now} onClose=${() => choose(null)} />`}
+    ${task && html`<${TaskPanel} jid=${job.jid} task=${task} now=${now} onClose=${() => choose(null)} />`}
     <${Charts} known=${known} tasks=${tasks} task=${task} now=${now} />`;
 }
 
