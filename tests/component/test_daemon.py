@@ -21,6 +21,7 @@ from minflinkd.config import load_config
 from minflinkd.daemon import MEETING_FILE, READY_FILE, Daemon
 from minflinkd.ha.embedded import StateDirectory, StateDirectoryTaken
 from minflinkd.ha.meeting_point import MeetingPoint
+from minflinkd.metrics.history.blocks import ROWS
 from minflinkd.metrics.history.track import Resolution
 from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.runtime.errors import Consequence
@@ -204,6 +205,7 @@ async def test_all_else_ends_though_the_address_file_cannot_be_removed(tmp_path:
 
 async def test_the_next_daemon_goes_on_with_the_metrics_of_the_last(tmp_path: Path) -> None:
     """What was measured until its end is there again (E16)."""
+    assert await until(lambda: int(time.time()) // 5 % ROWS > 5)  # the five slots before are in one block with this one
     slot = int(time.time()) // 5
     async with _daemon(tmp_path) as daemon:
         daemon.metrics.history.cluster.put(slot - 5, [7, 3, 2, 1, 0.5, 40.0, 0.0, 0.1, 2])
