@@ -48,7 +48,7 @@ from minflinkd.rpc.core_driver import CoreDriver
 from minflinkd.rpc.jobs import JobDetails, JobStatus
 from minflinkd.rpc.network import Address, Network, job_master
 from minflinkd.rpc.party import Answered, Ask, Outcome
-from minflinkd.runtime.clock import Clock
+from minflinkd.runtime.clock import Clock, WallTime
 from minflinkd.runtime.component import Crashed
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError, error_info
 from minflinkd.runtime.ids import AttemptId, Chance, TaskId
@@ -115,6 +115,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self._preceded = succession.preceded
         self._on_adoption = succession.on_adoption
         self._on_end = on_end
+        self._wall = WallTime(clock)
         self.on_change: Callable[[], None] = lambda: None  # called when the job may look different in a list of jobs
         self._log = log.bind(job=job_id)
         gateway = TaskManagerTasks(
@@ -213,7 +214,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
             self.graph,
             self._core.state,
             submitted_ms=self._accepted.submitted_ms,
-            wall=self._wall,
+            wall=self._wall.epoch_ms,
             submission=self._accepted.submission,
             task_phases=self._core.task_phases,
         )
@@ -221,7 +222,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
     def history(self) -> JobHistory:
         """Return what the job's later JobMasters must know about its failures."""
         version = "" if self._tasks_end else self._accepted.context.version
-        return history_of(self._core.state, self.coordinator.counts(), self._wall, version=version)
+        return history_of(self._core.state, self.coordinator.counts(), self._wall.epoch_ms, version=version)
 
     def offsets(self) -> Offsets:
         """Return the current positions of the sources (C26)."""
@@ -262,7 +263,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
     def milestones(self) -> dict[str, int]:
         """Return when each phase of bringing the job up ended, in milliseconds since 1970 (H10)."""
         rollouts = self._core.state.rollouts
-        return {phase: self._wall(at) for phase, at in rollouts[-1].marks} if rollouts else {}
+        return {phase: self._wall.epoch_ms(at) for phase, at in rollouts[-1].marks} if rollouts else {}
 
     def leftovers(self) -> PredecessorLeftovers:
         """Return what the next JobMaster can use of this one, which has stood down."""
@@ -295,7 +296,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
                 cancelled=self._accepted.cancelled,
                 ran_with=ran_with,
                 rows=row_counts(point.tasks, self._core.state.tasks) if point is not None else {},
-                past=past_of(history, self._own),
+                past=past_of(history, self._wall.monotonic),
                 predecessors=self._predecessors(history) if self._preceded else None,
             )
         )
@@ -463,12 +464,6 @@ class JobMaster(CoreDriver[JobMasterCore]):
     def _address_of(self, attempt_id: AttemptId) -> Address | None:
         execution = self._core.state.by_attempt(attempt_id)
         return Address(execution.address) if execution is not None and execution.on_task_manager else None
-
-    def _wall(self, at: float) -> int:
-        return round(self._clock.epoch_ms() - (self._clock.monotonic() - at) * 1000)
-
-    def _own(self, wall_ms: int) -> float:
-        return self._clock.monotonic() - (self._clock.epoch_ms() - wall_ms) / 1000
 
     def _note(self, before: JobState, state: JobState) -> None:
         """Log what a person wants to know about a step."""
