@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
             if each["reader"] == task["id"]:
                 yield f"  begins here, as {each['from']} -> {each['to']} is an exchange: {each['why']}"
         if task["state"] is not None:
-            kept = ", ".join(f"{node['kind']} of {node['vertex'] or 'no vertex'}" for node in task["state"])
+            counts = Counter(f"{node['kind']} of {node['vertex'] or 'no vertex'}" for node in task["state"])
+            kept = ", ".join(f"{what}, {count} times" if count > 1 else what for what, count in counts.items())
             yield f"  state: {kept or 'none'}"
     if why := found["spark"]["why-not"]:
         yield ""

@@ -187,7 +187,16 @@ async def test_a_plan_is_told_if_somebody_asks_for_it(child: Child) -> None:
         plans = list(found.plans.values())
         assert len(plans) == asked
     assert "StateStoreSave" in plans[0]
+    assert "first-batch" not in plans[0]
     assert len(plans[0]) <= physical_plan.LONGEST
+
+
+async def test_the_plan_of_a_task_that_passes_rows_on_names_their_columns(child: Child) -> None:
+    """The source is alone in it."""
+    console = Vertex(id=VertexId("out"), inputs=inputs("numbers"), sink=Sink(format="console"))
+    found = await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(), console),), explain=True))
+    (plan,) = found.plans.values()
+    assert plan.startswith("StreamingRelation rate-micro-batch, [timestamp#")
 
 
 async def test_what_was_analysed_is_not_built_again_when_it_is_deployed(child: Child, tmp_path: Path) -> None:
