@@ -139,7 +139,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
                 yield f"  begins here, as {each['from']} -> {each['to']} is an exchange: {each['why']}"
         if task["state"] is not None:
             counts = Counter(f"{node['kind']} of {node['vertex'] or 'no vertex'}" for node in task["state"])
-            kept = ", ".join(f"{what}, {count} times" if count > 1 else what for what, count in counts.items())
+            kept = ", ".join(f"{what} ({count} times)" if count > 1 else what for what, count in counts.items())
             yield f"  state: {kept or 'none'}"
     if why := found["spark"]["why-not"]:
         yield ""

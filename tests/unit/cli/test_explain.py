@@ -68,6 +68,6 @@ def test_with_spark_each_task_has_its_state_and_its_plan() -> None:
     text = list(lines(explanation(GRAPH, told, "")))
     assert "  state: stateStoreSave of counts" in text
     twice = TaskExplanation(id="counts", plan="", operators=(*operators[1:], *operators[1:]))
-    assert "  state: stateStoreSave of counts, 2 times" in list(lines(explanation(GRAPH, {"counts": twice}, "")))
+    assert "  state: stateStoreSave of counts (2 times)" in list(lines(explanation(GRAPH, {"counts": twice}, "")))
     assert text[-3:] == ["Spark's plan of task counts:", "  *(1) Project", "  +- Scan"]
     assert "  begins here, as events -> counts is an exchange: the job asks for it (exchange: true)" in text
