@@ -60,6 +60,8 @@ class Terminal:
         name, content = START_FILES[shell]
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(content)
+        # At its first start fish reads all manual pages, for a minute, in a process that outlives it.
+        (home / ".local" / "share" / "fish" / "generated_completions").mkdir(parents=True)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "ZDOTDIR"))}
         path = f"{programs}:{os.environ['PATH']}"
         environ = {**kept, "HOME": str(home), "PATH": path, "MINFLINKD_URL": url, "TERM": "xterm", "LANG": "C.UTF-8"}
