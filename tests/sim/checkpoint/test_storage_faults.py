@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -134,7 +135,8 @@ class World:
 
     def names(self) -> set[str]:
         root = Path(self.location.path)
-        return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+        found = (Path(at, name) for at, _, names in os.walk(root) for name in names)  # skips what goes meanwhile
+        return {str(path.relative_to(root)) for path in found}
 
     def orphans(self) -> set[str]:
         """Return physical files that no checkpoint refers to, and anything that a writer left."""
