@@ -19,6 +19,7 @@ from tests.component.page.operations_world import Steered, steered
 from tests.component.page.test_operations import ask, forget_complaints, press
 from tests.component.page.world import FLIGHTS
 from tests.servers.install import AXE
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -134,8 +135,10 @@ async def test_an_upload_shows_how_far_it_is(page: Opened, world: Steered) -> No
     await drop(page, {"delays.py": DELAYS, "hourly.yaml": JOB_FILE, "lib-1.2.zip": LIB})
     await check(page)
     await expect(page.page.get_by_text("Uploading delays.py, 1 of 2, 0 B of 24 B …")).to_be_visible()
+    await until(lambda: bool(kept), "the first file is on its way")
     await kept.pop().continue_()
     await expect(page.page.get_by_text("Uploading lib.zip, 2 of 2,")).to_be_visible()
+    await until(lambda: bool(kept), "the second file is on its way")
     await kept.pop().abort()
     await expect(page.page.get_by_role("alert")).to_contain_text("the daemon does not answer")
     await page.page.unroute("**/blobs/*")
