@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from minflinkd.rest.schemas.diagnosis import Diagnosis, Finding
 from tests.cluster import Cluster, running_cluster, write_job
 from tests.faults.test_storage_faults import Disk, counting_job
 from tests.faulty_disk import FULL, SLOW, SOUND
+from tests.small_disk import small_disk
 from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
@@ -197,16 +197,9 @@ async def test_a_full_storage_is_told_by_the_checkpoints_that_fail(ill: Cluster,
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small file system that is full but for a megabyte."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(directory)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("only root mounts a file system")
-    try:
+    with small_disk(tmp_path / "disk", 64) as directory:
         (directory / "other").write_bytes(b"x" * (63 * 2**20))
         yield directory
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 async def test_a_full_disk_is_told_with_its_place(ill: Cluster, disk: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import glob
 import hashlib
 import json
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from tests.cluster import free_port, running_cluster, write_job
 from tests.faults.hot_restarts import ONE, drained
 from tests.files import files_below
+from tests.small_disk import resize, small_disk
 from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers
 
@@ -36,18 +36,8 @@ ROWS = (
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    if subprocess.run([*_mount(DISK), directory], capture_output=True, check=False).returncode:
-        pytest.skip("only root mounts a file system")
-    try:
+    with small_disk(tmp_path / "disk", DISK) as directory:
         yield directory
-    finally:
-        subprocess.run(["umount", "--lazy", directory], check=True)
-
-
-def _mount(size: int, *others: str) -> list[str]:
-    return ["mount", "-t", "tmpfs", "-o", ",".join((f"size={size}m", *others)), "tmpfs"]
 
 
 @pytest.mark.slow  # tests/unit/taskmanager/test_disk_space.py has the rule
@@ -82,7 +72,7 @@ async def test_without_a_daemon_a_job_waits_before_its_disk_is_full_and_goes_on_
         exchanged = sum(_size(log) for log in disk.glob("state/**/exchanges"))
         assert 0 < exchanged < 2 * BACKLOG, "at most the backlog, and a micro-batch"
 
-        await asyncio.to_thread(subprocess.run, [*_mount(LARGER, "remount"), disk], check=True)
+        await asyncio.to_thread(resize, disk, LARGER)
         await until(lambda: _size(disk / "out") > staged, "the tasks go on")
         await cluster.start_again()
         await drained(cluster, job_id, tmp_path / "savepoints", source="events", files=FILES)

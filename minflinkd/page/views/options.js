@@ -18,7 +18,7 @@ export function Options() {
   const wanted = filter.trim().toLowerCase();
   const shown = useMemo(() => (value ?? []).filter((one) => (!onlySet || originsOf(one).length) && matches(one, wanted)), [value, wanted, onlySet]);
   const rest = html`<span class="muted" role="status">${value ? plural(shown.length, "option") : ""}</span>
-    <label class="row tight muted"><input type="checkbox" checked=${onlySet} onChange=${(event) => setOnlySet(event.target.checked)} />Only what is not default</label>
+    <label class="row tight muted"><input type="checkbox" checked=${onlySet} onChange=${(event) => setOnlySet(event.target.checked)} />Only what was set</label>
     <input ref=${field} class="field" type="search" placeholder="Filter" aria-label="Filter the options" value=${filter} onInput=${(event) => setFilter(event.target.value)} onKeyDown=${(event) => event.key === "Escape" && (setFilter(""), field.current.blur())} />`;
   return html`<${Panel} title="Options" label="Options" rest=${rest}><${Fault} error=${error} />
     ${value && (shown.length

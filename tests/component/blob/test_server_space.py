@@ -6,7 +6,6 @@ import contextlib
 import os
 import resource
 import signal
-import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.storage.registry import Storages
 from tests.component.blob.raw_clients import JOB, MIB, files, head, nothing_runs, put, sha256, wire
+from tests.small_disk import small_disk
 from tests.waiting import until
 
 
@@ -70,25 +70,15 @@ async def test_a_write_that_fails_in_the_middle_leaves_nothing(tmp_path: Path, n
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MiB."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", directory], capture_output=True, check=False
-    )
-    if mount.returncode:
-        pytest.skip("only root mounts a file system")
-    try:
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", 2) as directory:
         yield directory
-    finally:
-        subprocess.run(["umount", directory], check=True)
 
 
 @pytest.mark.parametrize("full", ["server", "ha"])
-async def test_a_full_disk_is_an_error_that_leaves_nothing(small_disk: Path, tmp_path: Path, full: str) -> None:
+async def test_a_full_disk_is_an_error_that_leaves_nothing(disk: Path, tmp_path: Path, full: str) -> None:
     """Either of the two stores may be full. When there is space again, the same upload succeeds (B5)."""
-    places = {"server": tmp_path / "server", "ha": tmp_path / "ha"} | {full: small_disk / full}
+    places = {"server": tmp_path / "server", "ha": tmp_path / "ha"} | {full: disk / full}
     storages = Storages()
     options = BlobOptions(directory=places["server"])
     async with BlobServer(options=options, ha_store=storages.at(str(places["ha"]))) as server:

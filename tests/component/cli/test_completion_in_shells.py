@@ -139,7 +139,7 @@ async def test_commands_options_and_names_are_completed(terminal: Terminal) -> N
     assert await terminal.becomes("X=1 minflinkd info 'carr\t") == ["info", "carrier-delays"]
 
 
-async def test_the_value_of_an_option_is_completed_behind_its_name(terminal: Terminal) -> None:
+async def test_the_value_of_an_option_is_completed_after_its_name(terminal: Terminal) -> None:
     assert await terminal.becomes("minflinkd blobs list --job=c\t") == ["blobs", "list", "--job=carrier-delays"]
     assert await terminal.becomes("minflinkd blobs list --job=\t") == ["blobs", "list", "--job=carrier-delays"]
     (terminal.home / "my.token").touch()

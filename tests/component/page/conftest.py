@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
@@ -24,8 +25,14 @@ async def world() -> AsyncIterator[World]:
         yield found
 
 
+@pytest.fixture
+def place() -> str:
+    """Where a window is opened: the overview. Some modules have another place."""
+    return ""
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def page(browser: Browser, world: World) -> AsyncIterator[Opened]:
-    """The overview in a window of its own."""
-    async with opened(browser, world.url) as found:
+async def page(browser: Browser, world: World, place: str) -> AsyncIterator[Opened]:
+    """A window of its own."""
+    async with opened(browser, world.url, place=place) as found:
         yield found

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.servers.chromium import Complaints
 from tests.servers.install import AXE
@@ -48,6 +48,17 @@ class Opened:
         names = f"const m = await import('{root}{module}');"
         return await self.page.evaluate(f"async () => {{ {names} return {expression}; }}")
 
+    async def press(self, name: str) -> Locator:
+        """Press the button of an operation. Return its dialog."""
+        await self.page.get_by_role("button", name=name, exact=True).click()
+        return self.page.get_by_role("dialog")
+
+    def forget_complaints(self) -> None:
+        """Of refusals, which are what a test is about."""
+        self.complaints.refused.clear()
+        self.complaints.unanswered.clear()
+        self.complaints.errors.clear()
+
     async def violations(self) -> list[str]:
         """Return what was against the Content-Security-Policy."""
         found: list[str] = await self.page.evaluate("window.violations")
@@ -59,6 +70,10 @@ class Opened:
             await self.page.evaluate(AXE.read_text(encoding="utf-8") + ";0")
         found: list[str] = await self.page.evaluate(_FAULTS)
         return found
+
+
+async def press(dialog: Locator, name: str) -> None:
+    await dialog.get_by_role("button", name=name, exact=True).click()
 
 
 @contextlib.asynccontextmanager

@@ -11,26 +11,15 @@ from typing import Any
 import pytest
 
 from minflinkd.cli.job_files import JobFile
-from tests.cluster import Cluster, running_cluster, write_job
+from tests.cluster import running_cluster, write_job
 from tests.component.monitoring.test_grafana import answers
 from tests.e2e.alerts.firing import fires, hurried
+from tests.faults.test_diagnosis import job, through
 from tests.faults.test_storage_faults import Disk, counting_job
 from tests.faulty_disk import FULL, FULL_FOR_TASKS, SOUND
 from tests.servers.prometheus import needs_prometheus, prometheus
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), needs_prometheus]
-
-POISON = """
-from pyspark.sql.functions import udf
-
-def poison(inputs, params):
-    @udf("bigint")
-    def checked(value):
-        if value % 100 == 7:
-            raise ValueError("seven is poison")
-        return value
-    return inputs["numbers"].withColumn("value", checked("value"))
-"""
 
 
 def with_entry_point(disk: Disk) -> dict[str, str]:
@@ -56,18 +45,6 @@ def sound_job(base: Path) -> JobFile:
     document: dict[str, Any] = {"name": "sound", "parallelism": 1, "trigger-interval": "200 ms", "vertices": vertices}
     document["checkpointing"] = {"interval": "500 ms", "tolerable-failed-checkpoints": 1000}
     return write_job(base / "sound.yaml", document)
-
-
-async def poisoned(cluster: Cluster, base: Path) -> str:
-    (base / "poison.py").write_text(POISON)
-    numbers = {"source": {"format": "rate", "options": {"rowsPerSecond": 100}}}
-    vertices = {
-        "numbers": numbers,
-        "checked": {"inputs": ["numbers"], "python": "poison:poison"},
-        "seen": {"inputs": ["checked"], "sink": {"format": "collect"}},
-    }
-    document = {"name": "poison", "parallelism": 1, "vertices": vertices, "artifacts": ["poison.py"]}
-    return await cluster.submit(write_job(base / "poison.yaml", document))
 
 
 async def test_alerts_fire_by_their_causes_and_the_run_is_told_as_lineage(tmp_path: Path) -> None:
@@ -100,7 +77,7 @@ async def test_alerts_fire_by_their_causes_and_the_run_is_told_as_lineage(tmp_pa
             await fires(server, "MinflinkdStorageFails", job=job_id)
             disk.becomes(SOUND)
 
-            bad = await poisoned(cluster, tmp_path)
+            bad = await cluster.submit(job(tmp_path, "poison", through("poison")))
             await fires(server, "MinflinkdJobRestartsRepeatedly", job=bad)
             await cluster.cancel(bad)
 

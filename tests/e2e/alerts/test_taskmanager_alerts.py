@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tests.cluster import running_cluster
 from tests.e2e.alerts.firing import fires, hurried
 from tests.faults.test_storage_faults import counting_job
 from tests.servers.prometheus import needs_prometheus, prometheus
+from tests.small_disk import small_disk
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), needs_prometheus]
 
@@ -30,16 +30,8 @@ SETTINGS = {
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(directory)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("only root mounts a file system")
-    try:
+    with small_disk(tmp_path / "disk", 64) as directory:
         yield directory
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 @pytest.fixture

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser, Locator, expect
 
 from minflinkd.rpc import job_state as j
 from minflinkd.runtime.errors import Conflict
 from tests.component.page.checkpoints_to_show import LAST
 from tests.component.page.opened import Opened, opened
-from tests.component.page.operations_world import Steered, asking, steered
-from tests.component.page.state_to_show import LONG, SAVEPOINT
-from tests.component.page.test_operations import forget_complaints
+from tests.component.page.steering.state_to_show import LONG, SAVEPOINT
+from tests.component.page.steering.world import Steered, asking, steered
 from tests.component.page.world import FLIGHTS
 from tests.component.rest.access_world import TOKENS
 from tests.servers.install import AXE
@@ -27,16 +24,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 STATE = f"jobs/{FLIGHTS}/state"
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def world() -> AsyncIterator[Steered]:
-    async with steered() as found:
-        yield found
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def page(browser: Browser, world: Steered) -> AsyncIterator[Opened]:
-    async with opened(browser, world.url, place=STATE) as found:
-        yield found
+@pytest.fixture
+def place() -> str:
+    return STATE
 
 
 def region(page: Opened, name: str) -> Locator:
@@ -152,7 +142,7 @@ async def test_a_reading_shows_that_it_goes_on_and_is_given_up(page: Opened, wor
     world.state.free.set()
     await read(page)
     await expect(region(page, "Rows")).to_be_visible()
-    forget_complaints(page)
+    page.forget_complaints()
 
 
 async def test_a_refusal_is_shown_in_the_daemons_words(page: Opened, world: Steered) -> None:
@@ -165,7 +155,7 @@ async def test_a_refusal_is_shown_in_the_daemons_words(page: Opened, world: Stee
     await page.page.get_by_role("button", name="Try again").click()
     await expect(region(page, "Rows")).to_be_visible()
     await expect(alert).to_have_count(0)
-    forget_complaints(page)
+    page.forget_complaints()
 
 
 async def test_who_may_not_look_at_state_is_told_why(browser: Browser) -> None:
@@ -184,7 +174,7 @@ async def test_who_may_not_look_at_state_is_told_why(browser: Browser) -> None:
         await window.go(f"jobs/{FLIGHTS}/checkpoints/{LAST}")
         await expect(page.get_by_text("to restore the job needs the role submit")).to_be_visible()
         assert world.state.asked == []
-        forget_complaints(window)
+        window.forget_complaints()
 
 
 async def test_it_is_reached_from_a_checkpoint_and_from_the_graph(page: Opened, world: Steered) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Literal
 
 import pytest
-import pytest_asyncio
 from msgspec.structs import replace
 from playwright.async_api import Browser, expect
 
@@ -16,7 +14,7 @@ from minflinkd.page.files import files
 from minflinkd.rpc.jobs import ExplainedTask
 from minflinkd.runtime.ids import TaskId
 from tests.component.page.opened import Opened, opened
-from tests.component.page.operations_world import Steered, steered
+from tests.component.page.steering.world import Steered
 from tests.component.page.world import FLIGHTS
 from tests.servers.install import AXE
 from tests.unit.rest.parties import TM
@@ -33,18 +31,6 @@ PLACES = {
     "blobs": "Blobs",
     "daemon": "Daemon",
 }
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def world() -> AsyncIterator[Steered]:
-    async with steered() as found:
-        yield found
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def page(browser: Browser, world: Steered) -> AsyncIterator[Opened]:
-    async with opened(browser, world.url) as found:
-        yield found
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed (make servers)")
@@ -152,7 +138,7 @@ async def test_the_daemon_shows_where_each_option_was_set(page: Opened) -> None:
     await expect(rows.nth(1)).to_contain_text("MINFLINKD_SECURITY_TOKEN")
     await expect(rows.nth(2)).to_contain_text("2/etc/minflinkd/minflinkd.yaml:12")
     await expect(rows.nth(3)).to_contain_text("spark.a: command linespark.b: /etc/minflinkd/minflinkd.yaml:13")
-    await page.page.get_by_label("Only what is not default").check()
+    await page.page.get_by_label("Only what was set").check()
     await expect(rows).to_have_count(3)
     await page.page.get_by_label("Filter the options").fill("yaml:12")
     await expect(rows).to_have_count(1)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from msgspec.structs import replace
 from playwright.async_api import Browser, Locator, Route, expect
 
@@ -17,10 +15,9 @@ from minflinkd.rpc import jobs as j
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.runtime.ids import JobId
 from tests.component.page.checkpoints_to_show import LAST
-from tests.component.page.opened import Opened, opened
-from tests.component.page.operations_world import Steered, asking, steered
-from tests.component.page.state_to_show import SAVEPOINT
-from tests.component.page.test_operations import forget_complaints, press
+from tests.component.page.opened import Opened, opened, press
+from tests.component.page.steering.state_to_show import SAVEPOINT
+from tests.component.page.steering.world import Steered, asking, steered
 from tests.component.page.world import FLIGHTS
 from tests.component.rest.access_world import TOKENS
 from tests.servers.install import AXE
@@ -30,18 +27,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ENDED = JobId("6f" * 16)  # a job that was cancelled
 CODE = b"def delays(inputs): ...\n"
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def world() -> AsyncIterator[Steered]:
-    async with steered() as found:
-        yield found
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def page(browser: Browser, world: Steered) -> AsyncIterator[Opened]:
-    async with opened(browser, world.url) as found:
-        yield found
 
 
 async def restore(page: Opened, job: str, checkpoint: int) -> Locator:
@@ -95,7 +80,7 @@ async def test_a_running_job_is_stopped_before_and_only_if_the_new_one_can_start
     assert isinstance(stopped, j.TriggerSavepoint)
     assert (stopped.stop, stopped.drain) == (True, False)
     assert world.dispatcher.jobs[FLIGHTS].status is JobStatus.FINISHED
-    forget_complaints(page)
+    page.forget_complaints()
 
 
 async def test_code_of_a_job_outlives_its_end(page: Opened, world: Steered) -> None:
@@ -139,7 +124,7 @@ async def test_a_job_that_was_ended_is_not_ended_again_if_the_submission_failed(
     await expect(dialog).to_contain_text("The new job is running.")
     assert [asked.dry_run for asked in world.dispatcher.submissions] == [True, False]
     assert lost == 1
-    forget_complaints(page)
+    page.forget_complaints()
 
 
 async def test_it_goes_on_without_its_dialog(page: Opened, world: Steered) -> None:
@@ -216,7 +201,7 @@ async def test_only_who_may_submit_the_job_restores_it(browser: Browser) -> None
         await window.go(f"jobs/{FLIGHTS}/checkpoints/{SAVEPOINT}")
         await expect(page.get_by_text("to restore the job needs the role submit")).to_be_visible()
         await expect(page.get_by_role("button", name="Restore from")).to_have_count(0)
-        forget_complaints(window)
+        window.forget_complaints()
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed (make servers)")

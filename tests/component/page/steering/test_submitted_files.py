@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from msgspec.structs import replace
 from playwright.async_api import Browser, Locator, Route, expect
 
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Artifact
 from minflinkd.rpc.jobs import HotRestartJob
-from tests.component.page.opened import Opened, opened
-from tests.component.page.operations_world import Steered, steered
-from tests.component.page.test_operations import ask, forget_complaints, press
+from tests.component.page.opened import Opened, opened, press
+from tests.component.page.steering.world import Steered
 from tests.component.page.world import FLIGHTS
 from tests.servers.install import AXE
 from tests.waiting import until
@@ -43,16 +40,9 @@ DROP = """(named) => {
 }"""
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def world() -> AsyncIterator[Steered]:
-    async with steered() as found:
-        yield found
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def page(browser: Browser, world: Steered) -> AsyncIterator[Opened]:
-    async with opened(browser, world.url, place="submit") as found:
-        yield found
+@pytest.fixture
+def place() -> str:
+    return "submit"
 
 
 async def drop(page: Opened, files: dict[str, str]) -> None:
@@ -83,7 +73,7 @@ async def test_a_job_is_dropped_with_its_files_and_submitted(page: Opened, world
     await expect(artifacts(page)).to_contain_text("lib.zip78.1 KiB, to be uploaded (the file lib-1.2.zip)")
     await check(page)
     await expect(page.page.get_by_text("No faults")).to_be_visible()
-    dialog = await ask(page, "Submit …")
+    dialog = await page.press("Submit …")
     await press(dialog, "Submit")
     await expect(dialog).to_contain_text("hourly is running.")
     tried, submitted = world.dispatcher.submissions
@@ -144,7 +134,7 @@ async def test_an_upload_shows_how_far_it_is(page: Opened, world: Steered) -> No
     await page.page.unroute("**/blobs/*")
     await check(page)
     await expect(page.page.get_by_text("No faults")).to_be_visible()
-    forget_complaints(page)
+    page.forget_complaints()
 
 
 async def test_faults_of_the_code_come_from_spark(page: Opened, world: Steered) -> None:
@@ -163,7 +153,7 @@ async def test_faults_of_the_code_come_from_spark(page: Opened, world: Steered) 
     await check(page)
     await expect(page.page.get_by_text("No faults")).to_be_visible()
     assert uploaded(world, world.dispatcher.submissions[-1].document) == {"delays.py": DELAYS, "lib.zip": LIB}
-    forget_complaints(page)
+    page.forget_complaints()
 
 
 async def test_a_refused_submission_leaves_no_artifacts_and_is_tried_again_with_them(
@@ -172,7 +162,7 @@ async def test_a_refused_submission_leaves_no_artifacts_and_is_tried_again_with_
     """The daemon deletes those of a job that it does not take: they are uploaded once more."""
     await drop(page, {"delays.py": DELAYS, "hourly.yaml": JOB_FILE, "lib-1.2.zip": LIB})
     await check(page)
-    dialog = await ask(page, "Submit …")
+    dialog = await page.press("Submit …")
     world.dispatcher.faults = (GraphFault(path="vertices.out.sink", problem="the table is gone", hint="make it"),)
     await press(dialog, "Submit")
     await expect(dialog.get_by_role("alert")).to_contain_text("vertices.out.sink: the table is gone")
@@ -181,14 +171,14 @@ async def test_a_refused_submission_leaves_no_artifacts_and_is_tried_again_with_
     await press(dialog, "Try again")
     await expect(dialog).to_contain_text("hourly is running.")
     assert uploaded(world, world.dispatcher.submissions[-1].document) == {"delays.py": DELAYS, "lib.zip": LIB}
-    forget_complaints(page)
+    page.forget_complaints()
 
 
 async def test_what_is_submitted_next_is_another_job(page: Opened, world: Steered) -> None:
     await drop(page, {"delays.py": DELAYS, "hourly.yaml": JOB_FILE, "lib-1.2.zip": LIB})
     for _ in range(2):
         await check(page)
-        dialog = await ask(page, "Submit …")
+        dialog = await page.press("Submit …")
         await press(dialog, "Submit")
         await expect(dialog).to_contain_text("hourly is running.")
         await press(dialog, "Close")
@@ -230,7 +220,7 @@ async def test_a_new_version_takes_new_code(page: Opened, world: Steered) -> Non
     await drop(page, {"delays.py": DELAYS})
     await expect(artifacts(page)).to_contain_text("delays.py24 B, to be uploaded")
     await page.page.get_by_role("button", name="See what changes").click()
-    await ask(page, "Hot restart …")
+    await page.press("Hot restart …")
     await press(page.page.get_by_role("dialog"), "Hot restart")
     await expect(page.page.get_by_role("dialog")).to_contain_text("Hot restart 2 is complete")
     last = world.dispatcher.restarts[-1]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
-from playwright.async_api import Browser, Locator, Route, expect
+from playwright.async_api import Browser, Route, expect
 
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.jobs import HotRestartJob, JobStatus, RescaleJob
 from minflinkd.runtime.errors import ErrorInfo
-from tests.component.page.opened import Opened, opened
-from tests.component.page.operations_world import Steered, asking, steered
+from tests.component.page.opened import Opened, opened, press
+from tests.component.page.steering.world import Steered, asking, steered
 from tests.component.page.world import FLIGHTS
 from tests.component.rest.access_world import TOKENS
 from tests.unit.rest.parties import TM
@@ -33,33 +31,9 @@ vertices:
 """
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def world() -> AsyncIterator[Steered]:
-    async with steered() as found:
-        yield found
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def page(browser: Browser, world: Steered) -> AsyncIterator[Opened]:
-    async with opened(browser, world.url, place=f"jobs/{FLIGHTS}") as found:
-        yield found
-
-
-async def ask(page: Opened, name: str) -> Locator:
-    """Press the button of an operation. Return its dialog."""
-    await page.page.get_by_role("button", name=name, exact=True).click()
-    return page.page.get_by_role("dialog")
-
-
-async def press(dialog: Locator, name: str) -> None:
-    await dialog.get_by_role("button", name=name, exact=True).click()
-
-
-def forget_complaints(page: Opened) -> None:
-    """Of refusals, which are what a test is about."""
-    page.complaints.refused.clear()
-    page.complaints.unanswered.clear()
-    page.complaints.errors.clear()
+@pytest.fixture
+def place() -> str:
+    return f"jobs/{FLIGHTS}"
 
 
 async def test_a_job_is_cancelled_with_the_keyboard_alone(page: Opened, world: Steered) -> None:
@@ -87,7 +61,7 @@ async def test_a_job_is_cancelled_with_the_keyboard_alone(page: Opened, world: S
 async def test_a_job_is_stopped_with_a_savepoint(page: Opened, world: Steered) -> None:
     """Its directory and `drain` are sent, the phases are shown, and in the end where the savepoint is."""
     world.done = False
-    dialog = await ask(page, "Stop")
+    dialog = await page.press("Stop")
     await dialog.get_by_label("Directory").fill(" s3://lake/mine ")
     await dialog.get_by_label("Drain").check()
     await press(dialog, "Take a savepoint and stop")
@@ -102,7 +76,7 @@ async def test_a_job_is_stopped_with_a_savepoint(page: Opened, world: Steered) -
 async def test_a_savepoint_that_fails_is_said_and_tried_again_anew(page: Opened, world: Steered) -> None:
     """With another id: the first one has its outcome."""
     world.error = ErrorInfo(code="storage", message="PUT s3://lake: no room", hint="delete something")
-    dialog = await ask(page, "Savepoint")
+    dialog = await page.press("Savepoint")
     await press(dialog, "Take a savepoint")
     await expect(dialog.get_by_role("alert")).to_contain_text("PUT s3://lake: no room")
     world.error = None
@@ -116,11 +90,11 @@ async def test_a_savepoint_that_fails_is_said_and_tried_again_anew(page: Opened,
 
 async def test_a_refusal_is_shown_in_the_daemons_words(page: Opened, world: Steered) -> None:
     world.refuses = True
-    dialog = await ask(page, "Savepoint")
+    dialog = await page.press("Savepoint")
     await press(dialog, "Take a savepoint")
     await expect(dialog.get_by_role("alert")).to_contain_text("a savepoint is under way")
     await expect(dialog.get_by_role("alert")).to_contain_text("wait until it is complete")
-    forget_complaints(page)
+    page.forget_complaints()
 
 
 async def test_a_request_that_was_lost_is_repeated_with_the_same_id(page: Opened, world: Steered) -> None:
@@ -131,7 +105,7 @@ async def test_a_request_that_was_lost_is_repeated_with_the_same_id(page: Opened
         await route.abort()
 
     await page.page.route("**/checkpoints", lose, times=1)
-    dialog = await ask(page, "Checkpoint")
+    dialog = await page.press("Checkpoint")
     await dialog.get_by_label("Full").check()
     await press(dialog, "Take a checkpoint")
     await expect(dialog.get_by_role("alert")).to_contain_text("the daemon does not answer")
@@ -142,12 +116,12 @@ async def test_a_request_that_was_lost_is_repeated_with_the_same_id(page: Opened
     assert isinstance(first, j.CheckpointJob)
     assert first.full
     assert first == second
-    forget_complaints(page)
+    page.forget_complaints()
 
 
 async def test_a_job_is_rescaled(page: Opened, world: Steered) -> None:
     """What it has now is asked for; a number that makes no sense cannot be sent."""
-    dialog = await ask(page, "Rescale")
+    dialog = await page.press("Rescale")
     field, button = dialog.get_by_label("Parallelism of all tasks"), dialog.get_by_role("button", name="Rescale")
     await expect(field).to_have_value("2")
     await field.fill("0")
@@ -182,7 +156,7 @@ async def test_a_new_version_is_looked_at_before_the_job_goes_on_with_it(page: O
     await expect(changes).to_contain_text("params.minutes")
     await expect(page.page.locator("td.new", has_text='"parallelism": 3')).to_be_visible()
     assert [asked.dry_run for asked in world.dispatcher.restarts] == [True]
-    dialog = await ask(page, "Hot restart …")
+    dialog = await page.press("Hot restart …")
     await expect(dialog).to_contain_text("All state is kept.")
     await press(dialog, "Hot restart")
     await expect(dialog).to_contain_text("Hot restart 2 is complete: the new version runs after 0.3 s.")
@@ -194,7 +168,7 @@ async def test_a_new_version_is_looked_at_before_the_job_goes_on_with_it(page: O
 
 async def test_a_version_that_does_not_come_up_is_no_success(page: Opened, world: Steered) -> None:
     world.dispatcher.restart_ends = j.RestartState.ROLLED_BACK
-    dialog = await ask(page, "Rescale")
+    dialog = await page.press("Rescale")
     await press(dialog, "Rescale")
     await expect(dialog.get_by_role("alert")).to_contain_text("was given up (rolled back); the job is running.")
 
@@ -225,24 +199,24 @@ async def test_a_job_file_is_dropped_checked_and_submitted(page: Opened, world: 
     world.dispatcher.faults = ()
     await check.click()
     await expect(page.page.get_by_text("No faults")).to_be_visible()
-    dialog = await ask(page, "Submit …")
+    dialog = await page.press("Submit …")
     await press(dialog, "Submit")
     await expect(dialog).to_contain_text("hourly is running.")
     assert [asked.dry_run for asked in world.dispatcher.submissions] == [True, True, False]
-    forget_complaints(page)
+    page.forget_complaints()
 
 
 async def test_a_task_manager_is_drained_and_used_again(page: Opened, world: Steered) -> None:
     """The dialog says which jobs move, and follows it until it has ended."""
     await page.go(f"taskmanagers/{TM}")
-    dialog = await ask(page, "Drain")
+    dialog = await page.press("Drain")
     await expect(dialog).to_contain_text("flights: carrier delays by hour")
     world.managers.held_by = "2 slots are needed, none is free"
     await press(dialog, "Drain it")
     await expect(dialog.get_by_label("Progress")).to_contain_text("2 slots are needed, none is free")
     assert world.managers.drained
     await press(dialog, "Close")
-    dialog = await ask(page, "Use it again")
+    dialog = await page.press("Use it again")
     await press(dialog, "Use it again")
     await expect(dialog).to_contain_text("gives out slots again")
     assert not world.managers.drained
@@ -250,14 +224,14 @@ async def test_a_task_manager_is_drained_and_used_again(page: Opened, world: Ste
 
 async def test_the_dialog_outlives_the_task_manager_that_is_drained(page: Opened, world: Steered) -> None:
     await page.go(f"taskmanagers/{TM}")
-    dialog = await ask(page, "Drain")
+    dialog = await page.press("Drain")
     await press(dialog, "Drain it")
     await expect(dialog).to_contain_text("has ended. Its jobs run elsewhere.")
     await expect(page.page.get_by_text("is not registered any more")).to_be_visible()
     await press(dialog, "Close")
     await expect(dialog).to_have_count(0)
     assert await page.page.evaluate("document.activeElement.id") == "main"  # its button is gone
-    forget_complaints(page)
+    page.forget_complaints()
 
 
 async def test_orphans_are_looked_for_and_deleted(page: Opened, world: Steered) -> None:
@@ -265,7 +239,7 @@ async def test_orphans_are_looked_for_and_deleted(page: Opened, world: Steered) 
     await page.go("storage")
     await page.page.get_by_role("button", name="Look for orphans").click()
     await expect(page.page.get_by_text("3 files, 12.0 MiB, older than 1 d")).to_be_visible()
-    dialog = await ask(page, "Delete them")
+    dialog = await page.press("Delete them")
     await expect(dialog).to_contain_text("deleted for ever")
     await press(dialog, "Delete them")
     await expect(dialog).to_contain_text("3 files deleted, 12.0 MiB.")
@@ -298,12 +272,12 @@ async def test_only_what_the_role_allows_is_offered(browser: Browser, role: str,
             found |= everything & set(names)
             assert await page.get_by_role("link", name="Hot restart").count() == 0
         assert found == offered
-        forget_complaints(window)
+        window.forget_complaints()
 
 
 async def test_an_operation_goes_on_without_its_dialog(page: Opened, world: Steered) -> None:
     world.done = False
-    dialog = await ask(page, "Savepoint")
+    dialog = await page.press("Savepoint")
     await press(dialog, "Take a savepoint")
     await expect(dialog).to_contain_text("If you close this, it goes on.")
     await press(dialog, "Close")

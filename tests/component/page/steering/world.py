@@ -26,7 +26,7 @@ from minflinkd.rpc.messages import Done, ListTaskManagers, TaskManagerInfo
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.errors import Conflict, ErrorInfo
 from minflinkd.runtime.ids import JobId
-from tests.component.page.state_to_show import StateToShow
+from tests.component.page.steering.state_to_show import StateToShow
 from tests.component.page.world import FLIGHTS, Managers, World, now_ms
 from tests.component.rest.access_world import OWN, records
 
