@@ -68,7 +68,7 @@ function Partitions({ totals }) {
   const most = Math.max(...totals.partitions.map((one) => one.bytes), 1);
   const largest = totals.partitions.find((one) => one.bytes === most) ?? totals.partitions[0];
   const words = `${plural(totals.partitions.length, "partition")}; the largest, ${largest.partition}, has ${bytes(largest.bytes)} in ${plural(largest.rows, "row")}`;
-  return html`<span class="partitions" role="img" aria-label=${words} title=${words}>${totals.partitions.map((one) => html`<i key=${one.partition} style=${{ height: `${Math.round((one.bytes / most) * 100)}%` }}></i>`)}</span>`;
+  return html`<span class="evenness" role="img" aria-label=${words} title=${words}>${totals.partitions.map((one) => html`<i key=${one.partition} style=${{ height: `${Math.round((one.bytes / most) * 100)}%` }}></i>`)}</span>`;
 }
 
 function Largest({ store }) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -31,6 +32,15 @@ async def test_the_first_paint_comes_within_half_a_second(browser: Browser, worl
         if min(paints) < 500:
             break
     assert min(paints) < 500, paints
+
+
+def test_a_class_is_styled_in_one_file() -> None:
+    """All files apply to every page, so a later one would change what an earlier one has drawn."""
+    places: dict[str, set[str]] = {}
+    for file in sorted((HOME / "style").glob("*.css")):
+        for name in re.findall(r"^\.([\w-]+) \{", file.read_text(encoding="utf-8"), re.MULTILINE):
+            places.setdefault(name, set()).add(file.name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_a_wheel_contains_the_page(tmp_path: Path) -> None:
