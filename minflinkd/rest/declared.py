@@ -28,6 +28,7 @@ T = TypeVar("T")
 MOST: Final = 10**18 - 1  # of whole numbers
 JSON: Final = "application/json"
 _LOG_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_SMALL: Final = 64 * 1024  # bytes: a body that may be read twice
 _YES: Final = ""  # a flag may be given by its name alone, such as `?dry-run`
 
 
@@ -96,7 +97,7 @@ class Body(Generic[T]):
         try:
             return msgspec.json.decode(text, type=self.kind)
         except MALFORMED as error:
-            if "got `float`" in str(error):
+            if "Expected `int`, got `float`" in str(error) and len(text) <= _SMALL:
                 with contextlib.suppress(*MALFORMED, ValueError):
                     whole = json.dumps(json.loads(text, parse_float=_number))
                     return msgspec.json.decode(whole, type=self.kind)

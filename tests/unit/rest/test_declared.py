@@ -111,6 +111,14 @@ def test_a_whole_number_may_have_a_fraction_of_nothing(number: str, read: int | 
         assert body.decoded(text.encode())["a"].parallelism.upper_bound == read
 
 
+def test_a_large_body_is_not_read_twice() -> None:
+    """The event loop waits meanwhile. So there, 2.0 is not an integer."""
+    body = Body(dict[str, VertexRequirements], "a body")
+    text = b'{"a": {"parallelism": {"upperBound": 2.0}}' + b" " * 70_000 + b"}"
+    with pytest.raises(InvalidRequest, match="Expected `int`, got `float`"):
+        body.decoded(text)
+
+
 async def test_a_body_that_is_needed_is_missed() -> None:
     """An optional one stands for nothing."""
     needed, optional = Body(SavepointDisposal, "what is deleted"), Body(SavepointTrigger, "where to", optional=True)
