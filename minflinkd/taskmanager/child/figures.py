@@ -10,6 +10,9 @@ import psutil
 from minflinkd.taskmanager.child.age import Figures
 from minflinkd.taskmanager.child.start import Work
 
+# What is only measured must not end what it measures: the kernel refuses to open files when too many are open.
+_UNKNOWN = (psutil.Error, OSError)
+
 
 def process_metrics(pids: dict[str, int | None]) -> dict[str, float]:
     """Return `{name}.rss_bytes`, `.threads`, `.descriptors` of each living process.
@@ -20,7 +23,7 @@ def process_metrics(pids: dict[str, int | None]) -> dict[str, float]:
     for name, pid in pids.items():
         if pid is None:
             continue
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(*_UNKNOWN):
             figures = _figures(pid)
             metrics[f"{name}.rss_bytes"] = float(figures.memory)
             metrics[f"{name}.threads"] = float(figures.threads)
@@ -35,9 +38,9 @@ def worker_metrics(jvm: int | None) -> dict[str, float]:
     They are forked, and memory that they share counts for each. It looks at all processes of the host, so ask seldom.
     """
     memory = processes = 0
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(*_UNKNOWN):
         for process in psutil.Process(jvm).children(recursive=True) if jvm is not None else ():
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(*_UNKNOWN):
                 memory += process.memory_info().rss
                 processes += 1
     return {"python_workers.rss_bytes": float(memory), "python_workers.processes": float(processes)}
@@ -47,7 +50,7 @@ def figures_together(pids: Iterable[int | None]) -> Figures:
     """Return the sums over those of these processes that live."""
     threads = open_files = memory = 0
     for pid in pids:
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(*_UNKNOWN):
             one = _figures(pid) if pid is not None else Figures(0, 0, 0)
             threads, open_files, memory = threads + one.threads, open_files + one.open_files, memory + one.memory
     return Figures(threads, open_files, memory)
@@ -56,10 +59,10 @@ def figures_together(pids: Iterable[int | None]) -> Figures:
 def work_of(pid: int) -> Work:
     """Return the work that a process and all its descendants have done so far."""
     cpu, read = 0.0, 0
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(*_UNKNOWN):
         root = psutil.Process(pid)
         for process in (root, *root.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(*_UNKNOWN):
                 times = process.cpu_times()
                 cpu += times.user + times.system
                 read += process.io_counters().read_chars
@@ -67,7 +70,7 @@ def work_of(pid: int) -> Work:
 
 
 def _figures(pid: int) -> Figures:
-    """Return the figures of one process. Raises psutil.Error."""
+    """Return the figures of one process. Raises psutil.Error, OSError."""
     process = psutil.Process(pid)
     with process.oneshot():
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,3 +52,16 @@ def _still_process() -> Iterator[subprocess.Popen[bytes]]:
         assert child.stdout.readline() == b"up\n"
         yield child
         child.communicate(b"\n")
+
+
+def test_figures_that_cannot_be_read_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session is watched by the same task: if the kernel opens no more files, its processes go on."""
+
+    def refuse(pid: int) -> psutil.Process:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(psutil, "Process", refuse)
+    here = os.getpid()
+    assert figures_together((here,)) == Figures(0, 0, 0)
+    assert worker_metrics(here) == {"python_workers.rss_bytes": 0.0, "python_workers.processes": 0.0}
+    assert process_metrics({"session": here}) == {}
