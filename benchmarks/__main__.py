@@ -18,7 +18,9 @@ from benchmarks import (
     checkpoint,
     checkpoint_size,
     exchange_reuse,
+    history,
     hot_restart,
+    http_overview,
     machine,
     records,
     recovery,
@@ -50,6 +52,8 @@ ROWS = (
     blob,
     tls,
     scale,
+    http_overview,
+    history,
 )
 PAGE = Path(__file__).parents[1] / "build" / "benchmarks.md"
 
@@ -62,12 +66,13 @@ def main() -> None:
     failed = False
     for module in ROWS:
         try:
-            rows.append(run(module.measure, quick=quick))
+            row = run(module.measure, quick=quick)
         except Exception:  # the other rows are still useful
             traceback.print_exc()
             failed = True
-    for row in rows:
-        records.append(records.of_row(row, began, commit, machine.kind(), quick=quick))
+        else:
+            rows.append(row)
+            records.append(records.of_row(row, began, commit, machine.kind(), quick=quick))
     PAGE.parent.mkdir(exist_ok=True)
     how = "with `--quick`" if quick else "in full"
     PAGE.write_text("\n".join(["# Benchmarks", "", f"Run {how} on {where}.", "", *(row.markdown() for row in rows)]))

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 
@@ -44,7 +45,8 @@ def of_loops(milliseconds: Sequence[float]) -> Noise | None:
 def heard() -> Iterator[list[float]]:
     """Time loops during the block. The list has them, in milliseconds, when the block has ended."""
     loops: list[float] = []
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.noise"], stdout=subprocess.PIPE, text=True)
+    command = (sys.executable, "-m", "benchmarks.noise")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
     try:
         yield loops
     finally:

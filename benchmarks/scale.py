@@ -18,9 +18,9 @@ In turn:
 - all jobs are cancelled, until all slots are free.
 
 Lag is measured every 10 ms in the daemon, for each part apart; `own` is without the time in which other processes had
-the processor. On two cores daemon and TaskManagers have one each,
-while nothing else runs: at 1,000 TaskManagers and 500 jobs each needs about half of it, and an overloaded daemon takes
-TaskManagers for lost. When something has come to its end is known within 0.1 s, with 500 jobs within 0.5 s.
+the processor. On two cores daemon and TaskManagers have one each, while nothing else runs: at 1,000 TaskManagers and
+500 jobs each needs about half of it, and an overloaded daemon takes TaskManagers for lost. When something has come to
+its end is known within 0.1 s, with 500 jobs within 0.5 s.
 """
 
 from __future__ import annotations
