@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minflinkd.dispatcher.job_list import AT_A_TIME, JobList
 from minflinkd.rpc.jobs import JobOverview, JobStatus
@@ -94,3 +96,39 @@ async def test_a_job_that_cannot_be_looked_at_is_looked_at_again_the_next_time(m
         with pytest.raises(ZeroDivisionError):
             await jobs.listed()
     assert await jobs.listed() == {A: JobStatus.RUNNING}
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 3 * AT_A_TIME), st.sampled_from([*list(JobStatus), None]), st.booleans()), max_size=80
+)
+
+
+@given(STEPS)
+def test_whenever_it_is_asked_for_the_list_has_every_change_before(
+    steps: list[tuple[int, JobStatus | None, bool]],
+) -> None:
+    """Jobs come, change and go between the questions, and while others are looked at."""
+
+    ids = [JobId(f"{number:032x}") for number, _, _ in steps]
+
+    async def run() -> None:
+        jobs = Jobs()
+        asked = list[tuple[int, dict[JobId, JobStatus], asyncio.Future[dict[JobId, JobStatus]]]]()
+        for at, (job_id, (_, status, asks)) in enumerate(zip(ids, steps, strict=True)):
+            if status is None:
+                jobs.states.pop(job_id, None)
+                jobs.list.changed(job_id)
+            else:
+                jobs.become(job_id, status)
+            if asks:
+                asked.append((at, dict(jobs.states), asyncio.ensure_future(jobs.listed())))
+                await asyncio.sleep(0)
+        for at, then, answer in asked:
+            found, later = await answer, set(ids[at + 1 :])  # of these, what came later may be told
+            assert {one: found[one] for one in found if one not in later} == {
+                one: then[one] for one in then if one not in later
+            }
+        assert await jobs.listed() == jobs.states
+        assert list(await jobs.listed()) == list(jobs.states)
+
+    asyncio.run(run())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from minflinkd.rest.flink import figures
-from minflinkd.rest.subtasks import endpoint, io_of, partition_info, statistics_of, subtasks_of
+from minflinkd.rest.subtasks import endpoint, io_of, partition_info, statistics_of, subtask_at, subtasks_of
 from minflinkd.rest.vertices import vertex_details
 from minflinkd.rpc.jobs import ExecutionState, TaskDetails
 from minflinkd.rpc.messages import TaskPartitions
@@ -107,3 +109,36 @@ def test_percentiles_are_flinks() -> None:
     found = statistics_of([10, 20, 30, 40, 50])
     assert (found["p25"], found["median"], found["p75"], found["p95"]) == (15, 30, 45, 50)
     assert set(statistics_of([7]).values()) == {7}
+
+
+PARTITIONS = st.dictionaries(st.integers(0, 40), st.tuples(st.integers(0, 10**6), st.integers(0, 10**9)), max_size=20)
+
+
+@given(parallelism=st.integers(1, 30), found=PARTITIONS, all_told=st.booleans(), batches=st.integers(0, 3))
+def test_whatever_is_told_every_partition_is_one_subtask_and_nothing_is_made_up(
+    parallelism: int, found: dict[int, tuple[int, int]], all_told: bool, batches: int
+) -> None:
+    """There are never fewer subtasks than the parallelism, and what they have read is what the partitions have."""
+    one = task(parallelism)
+    one = replace(one, metrics=replace(one.metrics, batches=batches))
+    answer = TaskPartitions(
+        batch_id=41,
+        partitions=len(found) if all_told else len(found) + 1,
+        told=tuple(partition(index, ms, rows) for index, (ms, rows) in found.items()),
+    )
+    views = subtasks_of(one, answer)
+    indexes = [view.index for view in views]
+    assert indexes == sorted(set(indexes))
+    assert len(views) == max(parallelism, len(found))
+    assert set(found) <= set(indexes)
+    assert all(0 <= view.share <= 1 for view in views)
+    read = [io_of(one, view) for view in views]
+    assert sum(each.read_records for each in read if each.read_records_complete) == 10 * sum(
+        rows for _, rows in found.values()
+    ) or (len(views) == 1 and not found)
+    unknown = [view for view, each in zip(views, read, strict=True) if not each.read_records_complete]
+    assert not unknown or not all_told or (not found and batches)
+    assert [partition_info(view) is not None for view in views] == [index in found for index in indexes]
+    vertex = vertex_details(details(), one, STARTED + 9000, answer)
+    assert vertex.parallelism == len(vertex.subtasks) == len(views) <= vertex.max_parallelism
+    assert all(subtask_at(one, views, view.index) is view for view in views)
