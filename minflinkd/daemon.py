@@ -229,6 +229,7 @@ class Daemon(Component):
                 blob_url=lambda: self.blobs.url,
                 standing=self._standing,
                 directories=(self.state_directory,),
+                heartbeat_timeout=config.heartbeat.timeout,
                 log_tail=logging.tail,
             ),
             entrance=Entrance(access=self._door.access, audit=audit),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from minflinkd.diagnosis.facts import ClusterFacts, Disk
+from minflinkd.diagnosis.facts import ClusterFacts, Disk, silence
 from minflinkd.diagnosis.findings import Finding, Severity, ordered
-from minflinkd.diagnosis.words import MINUTE, SECOND, line, number, share, size, span
+from minflinkd.diagnosis.words import MINUTE, line, number, share, size, span
 from minflinkd.rpc.messages import SessionPhase
 
 Rule = Callable[[ClusterFacts], Iterator[Finding]]
@@ -15,7 +15,6 @@ LITTLE = 0.05  # of a file system that is free: time to act
 NOTHING = 0.01  # of it: the next checkpoint may fail
 ENOUGH = 20 * 2**30  # bytes that are enough, however large the file system is
 NEWS = 15 * MINUTE  # a loss that is older has been seen
-UNHEARD = 15 * SECOND  # heartbeats come every few seconds
 LONG_START = 2 * MINUTE  # a session starts in some seconds, on a busy machine in a minute
 LAG = 0.25  # seconds that timers of the daemon are late; heartbeats and answers are, too
 LAG_MS = 5 * MINUTE
@@ -85,8 +84,7 @@ def losses(facts: ClusterFacts) -> Iterator[Finding]:
 def unheard(facts: ClusterFacts) -> Iterator[Finding]:
     """A TaskManager is silent."""
     for info in facts.task_managers:
-        age = facts.now - info.last_heartbeat_ms
-        if age >= UNHEARD:
+        if (age := silence(facts, info)) is not None:
             yield Finding(
                 code="taskmanager-unheard",
                 severity=Severity.WARNING,

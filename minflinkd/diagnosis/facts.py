@@ -12,6 +12,8 @@ from minflinkd.runtime.ids import TaskId
 
 Series = Sequence[float | None]
 
+SILENT = 0.6  # of the heartbeat timeout: several heartbeats are missing, and there is still time to look
+
 
 @dataclass(frozen=True)
 class History:
@@ -38,6 +40,7 @@ class JobFacts:
     checkpoints: CheckpointStatistics | None = None
     resources: ResourceOverview | None = None
     task_managers: tuple[TaskManagerInfo, ...] = ()
+    heartbeat_timeout: int = 5000  # milliseconds
     tasks: Mapping[TaskId, History] = field(default_factory=dict)  # the history of each
 
     @property
@@ -67,5 +70,12 @@ class ClusterFacts:
     jobs: tuple[JobOverview, ...] = ()
     resources: ResourceOverview | None = None
     task_managers: tuple[TaskManagerInfo, ...] = ()
+    heartbeat_timeout: int = 5000  # milliseconds
     disks: tuple[Disk, ...] = ()
     history: History = NO_HISTORY
+
+
+def silence(facts: JobFacts | ClusterFacts, info: TaskManagerInfo) -> int | None:
+    """Return for how many milliseconds a TaskManager has been silent; None if that is not unusual."""
+    age = facts.now - info.last_heartbeat_ms
+    return age if age >= SILENT * facts.heartbeat_timeout else None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minflinkd.diagnosis.facts import JobFacts
+from minflinkd.diagnosis.facts import JobFacts, silence
 from minflinkd.diagnosis.findings import Finding, Severity
-from minflinkd.diagnosis.words import SECOND, line, span
+from minflinkd.diagnosis.words import line, span
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.messages import SessionPhase
 
-UNHEARD = 15 * SECOND  # heartbeats come every few seconds
 _WAITING = frozenset({JobStatus.CREATED, JobStatus.RESTARTING, JobStatus.INITIALIZING, JobStatus.RECONCILING})
 _DO = (
     "raise resourcemanager.max-taskmanagers or taskmanager.numberOfTaskSlots, cancel another job, or give this one "
@@ -69,8 +68,7 @@ def unheard(facts: JobFacts) -> Iterator[Finding]:
     """A TaskManager with tasks of the job is silent; it counts as lost soon."""
     mine = {task.resource_id for task in facts.running_tasks() if task.resource_id is not None}
     for info in facts.task_managers:
-        age = facts.now - info.last_heartbeat_ms
-        if info.resource_id in mine and age >= UNHEARD:
+        if info.resource_id in mine and (age := silence(facts, info)) is not None:
             yield Finding(
                 code="taskmanager-unheard",
                 severity=Severity.WARNING,

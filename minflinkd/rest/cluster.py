@@ -50,6 +50,7 @@ class About:
     blob_url: Callable[[], str]
     standing: Standings = Standing
     directories: tuple[Path, ...] = ()  # that the daemon writes to
+    heartbeat_timeout: float = 5.0  # seconds
     log_tail: Callable[[], Kept] | None = None  # the last lines of its log; None: nobody keeps them
 
 
@@ -57,7 +58,7 @@ class ClusterRoutes:
     def __init__(self, backend: Backend, about: About) -> None:
         self._backend = backend
         self._about = about
-        self._overview = EncodedCluster(partial(overview_of, about.version))
+        self._overview = EncodedCluster(partial(overview_of, about))
 
     def routes(self) -> list[route.Route]:
         return [
@@ -77,8 +78,8 @@ class ClusterRoutes:
                 {200: ClusterOverview},
                 more=(
                     "Under `minflinkd`: the TaskManagers that are starting, the `leader` (`name`, `url`, `since`, "
-                    "`epoch`), the `standbys` (`name`, `url`), and `trouble` while the leader gets no answer from "
-                    "ZooKeeper"
+                    "`epoch`), the `standbys` (`name`, `url`), `trouble` while the leader gets no answer from "
+                    "ZooKeeper, and `heartbeat-timeout`: after so many milliseconds of silence a TaskManager is lost"
                 ),
             ),
             route.get(
@@ -143,7 +144,7 @@ def _entry(item: Item) -> ConfigEntry:
 
 
 def overview_of(
-    version: str, jobs: tuple[JobOverview, ...], resources: ResourceOverview, standing: Standing
+    about: About, jobs: tuple[JobOverview, ...], resources: ResourceOverview, standing: Standing
 ) -> ClusterOverview:
     leader = standing.leader
     by_status = Counter(job.status for job in jobs)
@@ -157,14 +158,15 @@ def overview_of(
         jobs_cancelled=ended[JobStatus.CANCELED],
         jobs_failed=ended[JobStatus.FAILED],
         flink_version=FLINK_VERSION,
-        flink_commit=f"minflinkd-{version}",
+        flink_commit=f"minflinkd-{about.version}",
         minflinkd=ClusterInfo(
-            version=version,
+            version=about.version,
             leader=LeaderInfo(name=leader.name, url=leader.url, since=leader.leading_since_ms, epoch=leader.epoch),
             standbys=tuple(StandbyInfo(name=each.name, url=each.url) for each in standing.standbys),
             trouble=standing.trouble,
             starting=tuple(StartingInfo(id=s.resource_id, since=s.since_ms) for s in resources.starting),
             taskmanagers_lost=resources.lost,
             pending_needs=resources.pending_needs,
+            heartbeat_timeout=round(1000 * about.heartbeat_timeout),
         ),
     )

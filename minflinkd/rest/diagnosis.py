@@ -17,6 +17,7 @@ from minflinkd.diagnosis.facts import ClusterFacts, Disk, JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity, ordered
 from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, Lasting, json_answer
+from minflinkd.rest.cluster import About
 from minflinkd.rest.identity.access import identity_of
 from minflinkd.rest.identity.roles import Role
 from minflinkd.rest.past import Past
@@ -54,11 +55,10 @@ class _Whole:
 
 
 class DiagnosisRoutes:
-    """`directories`: those that the daemon writes to."""
-
-    def __init__(self, backend: Backend, past: Past, directories: Sequence[Path] = ()) -> None:
+    def __init__(self, backend: Backend, past: Past, about: About) -> None:
         self._backend = backend
-        self._directories = tuple(directories)
+        self._directories = about.directories
+        self._heartbeat_timeout = round(1000 * about.heartbeat_timeout)
         self._past = past
         self._whole = Lasting(self._diagnose, backend.clock, AGE)
 
@@ -122,6 +122,7 @@ class DiagnosisRoutes:
             jobs=jobs,
             resources=resources,
             task_managers=task_managers,
+            heartbeat_timeout=self._heartbeat_timeout,
             disks=disks,
             history=self._past.of_cluster(),
         )
@@ -153,6 +154,7 @@ class DiagnosisRoutes:
             checkpoints=checkpoints,
             resources=resources,
             task_managers=task_managers,
+            heartbeat_timeout=self._heartbeat_timeout,
             tasks=self._past.of_tasks(details.job_id),
         )
 

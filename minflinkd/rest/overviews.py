@@ -18,7 +18,7 @@ from minflinkd.rpc.jobs import JobOverview
 from minflinkd.rpc.messages import ResourceOverview
 from minflinkd.runtime.ids import JobId
 
-CLOCK_MS: Final = 50  # by which the durations of running jobs may be behind
+CLOCK_MS: Final = 50  # the durations of running jobs may be so old
 _DURATION: Final = b'"duration":'  # no text holds these bytes: in a text, the quotes have backslashes
 
 Jobs = tuple[JobOverview, ...]

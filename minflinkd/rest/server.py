@@ -185,7 +185,7 @@ class RestServer(Component):
             VerificationRoutes(backend, limits=limits, ids=ids),
             StateRoutes(backend, ids=ids),
             OrphanRoutes(backend),
-            DiagnosisRoutes(backend, Past(metrics.history, backend.clock), about.directories),
+            DiagnosisRoutes(backend, Past(metrics.history, backend.clock), about),
             TaskManagerRoutes(backend),
             LogRoutes(backend, self._log_copies, EndedLogs(logs.ended)),
             HealthRoutes(backend, metrics, listed),

@@ -3,7 +3,8 @@ import { age, firstLine, plural, seconds, share } from "./format.js";
 import { to } from "./router.js";
 
 const DAY = 86_400_000;
-const SILENT = 15_000; // milliseconds without a heartbeat; they come every few seconds
+const LOST_AFTER = 25_000; // milliseconds of silence, if the daemon does not say
+const SILENT = 0.6; // of the time after which a TaskManager counts as lost: several heartbeats are missing
 export const COLLECTING = 0.1; // of the time: then a JVM's heap is too small for its tasks
 const WAITING = 20_000; // milliseconds for which a job may wait for slots without a word
 const RANK = { problem: 0, warning: 1, info: 2 };
@@ -13,7 +14,7 @@ export function attention({ overview, jobs, managers, figures, heardAt }, now) {
   const found = [
     ...ofCluster(overview, managers, figures),
     ...jobs.flatMap((job) => ofJob(job, now)),
-    ...managers.flatMap((manager) => ofManager(manager, heardAt ?? now)),
+    ...managers.flatMap((manager) => ofManager(manager, heardAt ?? now, overview?.minflinkd["heartbeat-timeout"] || LOST_AFTER)),
   ];
   return found.sort((a, b) => RANK[a.level] - RANK[b.level] || (b.since ?? 0) - (a.since ?? 0));
 }
@@ -107,12 +108,12 @@ function ofCheckpoints(job, checkpoints, at) {
   return [];
 }
 
-function ofManager(manager, heardAt) {
+function ofManager(manager, heardAt, lostAfter) {
   const { id, minflinkd: extras } = manager;
   const at = { link: to("taskmanagers", id), linkName: "Open the TaskManager" };
   const silent = heardAt - manager.timeSinceLastHeartbeat;
   const found = [];
-  if (silent > SILENT) {
+  if (silent > lostAfter * SILENT) {
     found.push({
       ...at,
       key: `silent ${id}`,

@@ -131,7 +131,7 @@ def cluster_topic(backend: Backend, about: About) -> Topic:
         jobs = await backend.jobs.get()
         found = list(changes.of_jobs(jobs, backend.clock.epoch_ms()))
         with contextlib.suppress(MinflinkError):
-            now = overview_of(about.version, jobs, await backend.resources.get(), about.standing())
+            now = overview_of(about, jobs, await backend.resources.get(), about.standing())
             found = [*changes.of_overview(now), *found]
             known = await backend.task_managers.get()
             found += changes.of_task_managers(known, backend.clock.monotonic())

@@ -119,6 +119,19 @@ async def test_what_needs_attention_is_said_in_a_sentence(page: Opened, case: st
     assert found == wanted
 
 
+@pytest.mark.parametrize(("overview", "silent"), [({"heartbeat-timeout": 5000}, 3000), ({}, 15_000)])
+async def test_a_taskmanager_is_called_silent_before_it_counts_as_lost(
+    page: Opened, overview: dict[str, int], silent: int
+) -> None:
+    """After more than half of the heartbeat timeout, if the daemon says how long that is."""
+    cluster = {"minflinkd": {"starting": []} | overview}
+    found = []
+    for since in (silent, silent + 1):
+        known = json.dumps({"overview": cluster, "jobs": [], "managers": [manager(silent=since)], "figures": None})
+        found.append(await page.ask("app/attention.js", f"m.attention({known}, {NOW}).map((one) => one.key)"))
+    assert found == [[], ["silent tm-1"]]
+
+
 async def test_figures_are_short_and_what_is_unknown_is_no_zero(page: Opened) -> None:
     written = {
         "m.seconds(0.0042)": "4.2 ms",

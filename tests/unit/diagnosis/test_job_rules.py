@@ -75,7 +75,7 @@ def test_facts_that_are_missing_lead_to_no_finding() -> None:
     idle=st.integers(0, 50_000),
     backlog=st.integers(0, 2**30),
     async_ms=st.floats(0, 4_000),
-    heard=st.integers(0, 10_000),
+    heard=st.integers(0, 2_999),
     state=st.integers(0, 10**7),
 )
 def test_no_healthy_job_has_a_finding(
@@ -464,9 +464,16 @@ def test_a_task_with_fewer_slots_than_it_wants_says_so() -> None:
     assert found[0].figure == "2 of 8"
 
 
-def test_a_silent_taskmanager_is_found_before_it_counts_as_lost() -> None:
-    found = only(facts(task_managers=(task_manager(heard_ms=NOW - 20_000),)))
-    assert (found.code, found.task_manager, found.figure) == ("taskmanager-unheard", TM, "20 s")
+@pytest.mark.parametrize(("timeout", "silence"), [(5_000, 3_000), (50_000, 30_000)])
+def test_a_silent_taskmanager_is_found_before_it_counts_as_lost(timeout: int, silence: int) -> None:
+    """That is after `heartbeat.timeout`: there is time to look, and several heartbeats are missing."""
+
+    def heard(ago: int) -> JobFacts:
+        return facts(task_managers=(task_manager(heard_ms=NOW - ago),), heartbeat_timeout=timeout)
+
+    found = only(heard(silence))
+    assert (found.code, found.task_manager) == ("taskmanager-unheard", TM)
+    assert diagnose(heard(silence - 1)) == ()
 
 
 # --- all together ---

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace as copy
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from minflinkd.ha.standing import Standing
 from minflinkd.rest.backend import encode
-from minflinkd.rest.cluster import overview_of
+from minflinkd.rest.cluster import About, overview_of
 from minflinkd.rest.jobs import job_summary
 from minflinkd.rest.overviews import CLOCK_MS, EncodedCluster, EncodedJobs
 from minflinkd.rest.schemas import ClusterOverview, JobsOverview, JobSummary
@@ -18,6 +20,7 @@ from minflinkd.rpc.messages import ResourceOverview
 from minflinkd.runtime.ids import JobId
 
 NOW = 1_800_000_000_000
+ABOUT = About(version="1", config_items=list, blob_url=str)
 
 
 def job(number: int, **more: object) -> JobOverview:
@@ -84,7 +87,7 @@ def test_the_cluster_is_encoded_anew_if_jobs_resources_or_leaders_change() -> No
     def overview(jobs: tuple[JobOverview, ...], resources: ResourceOverview, standing: Standing) -> ClusterOverview:
         nonlocal rendered
         rendered += 1
-        return overview_of("1", jobs, resources, standing)
+        return overview_of(ABOUT, jobs, resources, standing)
 
     answers, jobs, standing = EncodedCluster(overview), (job(1),), Standing()
     resources = ResourceOverview(task_managers=1, slots_total=8, slots_free=4)
@@ -93,7 +96,41 @@ def test_the_cluster_is_encoded_anew_if_jobs_resources_or_leaders_change() -> No
     more = replace(resources, slots_free=3)
     in_trouble = copy(standing, trouble="away")
     for one, two, three in ((jobs, more, standing), ((), more, standing), ((), more, in_trouble)):
-        expected = encode(overview_of("1", one, two, three))
+        expected = encode(overview_of(ABOUT, one, two, three))
         assert answers.of(one, two, three) == expected
         assert msgspec.json.decode(expected)["slots-available"] == 3
     assert rendered == 4
+
+
+TEXTS = st.text(st.sampled_from('ab\\",:{}é\n') | st.characters(), max_size=20) | st.just('"duration":1,')
+CHANGES = st.lists(
+    st.tuples(
+        st.integers(1, 4),  # which job
+        st.sampled_from(["new", "gone", "other", "same"]),
+        TEXTS,
+        st.sampled_from([-1, NOW - 5000, NOW]),  # when it began
+        st.integers(-100, 200),  # milliseconds that pass
+    ),
+    max_size=30,
+)
+
+
+@given(CHANGES)
+def test_whatever_becomes_of_jobs_the_answer_is_what_it_would_be_if_it_were_new(
+    changes: list[tuple[int, str, str, int, int]],
+) -> None:
+    """Jobs come and go, change, and have any text in them; the clock is set, too. Only durations may be a bit old."""
+    answers, known, now = EncodedJobs("jobs", job_summary), dict[int, JobOverview](), NOW
+    listed: tuple[JobOverview, ...] = ()
+    for number, what, text, start, passed in changes:
+        now += passed
+        if what == "gone":
+            known.pop(number, None)
+        elif what != "same":
+            known[number] = job(number, name=text, waiting=text, start_ms=start, end_ms=NOW if what == "other" else -1)
+        if listed != (present := tuple(known.values())):
+            listed = present
+        told = msgspec.json.decode(answers.of(listed, now), type=JobsOverview).jobs
+        wanted = msgspec.json.decode(as_described(listed, now), type=JobsOverview).jobs
+        assert [replace(each, duration=0) for each in told] == [replace(each, duration=0) for each in wanted]
+        assert all(abs(a.duration - b.duration) < CLOCK_MS for a, b in zip(told, wanted, strict=True))
