@@ -35,10 +35,11 @@ public final class Partitions extends SparkListener {
   private static final int STAGES = 24; // of a query
   private static final int IN_A_JOB = 1000; // stages, at most: a larger number is the next job's
   private static final int KEPT = 4096; // partitions of a stage that are told apart
+  private static final int UNDER_WAY = 1024; // jobs, and stages: of more, Spark has dropped the events of their ends
 
   private final LinkedHashMap queries = new LinkedHashMap(16, 0.75f, true); // run id -> Query
-  private final Map running = new HashMap(); // stage id -> Execution
-  private final Map jobs = new HashMap(); // job id -> its stage ids
+  private final Map running = new LinkedHashMap(); // stage id -> Execution
+  private final Map jobs = new LinkedHashMap(); // job id -> its stage ids
 
   public synchronized void onJobStart(SparkListenerJobStart event) {
     Properties properties = event.properties();
@@ -62,9 +63,14 @@ public final class Partitions extends SparkListener {
     for (Iterator one = infos.values().iterator(); one.hasNext(); place++) {
       StageInfo info = (StageInfo) one.next();
       Stage stage = query.stage(first + Math.min(place, IN_A_JOB - 1));
-      if (stage != null) running.put(Integer.valueOf(info.stageId()), new Execution(stage, query.batch, info.numTasks()));
+      if (stage != null) add(running, info.stageId(), new Execution(stage, query.batch, info.numTasks()));
     }
-    jobs.put(Integer.valueOf(event.jobId()), new ArrayList(infos.keySet()));
+    add(jobs, event.jobId(), new ArrayList(infos.keySet()));
+  }
+
+  private static void add(Map underWay, int id, Object one) {
+    underWay.put(Integer.valueOf(id), one);
+    if (underWay.size() > UNDER_WAY) underWay.remove(underWay.keySet().iterator().next());
   }
 
   /** Forgets the stages that were skipped or have failed: the others are forgotten when they are complete. */
