@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -36,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 RETRY_PAUSE = 0.2  # seconds before AllocateSlots is sent again
 LONGEST_TICK = 1.0  # seconds
+AT_A_TIME = 16  # silent parties that are given up in one step: a network may fail for all of them at once
 CHECK_INTERVAL = 60.0  # seconds between two checks of the invariants, unless every step is checked
 
 Command = Ask | Tell | ev.StartTaskManager | ev.StopTaskManager
@@ -165,13 +167,8 @@ class ResourceManagerCore:
             self._task_managers.postpone(late)
             self._job_masters.postpone(late)
         self._next_tick = now + min(self._setting.options.heartbeat_interval, LONGEST_TICK)
-        for resource_id, silent in self._task_managers.take_silent(now):
-            self._feed(ev.TaskManagerFailed(resource_id, f"no heartbeat for {silent:.1f} s"), now)
-        for job_id, silent in self._job_masters.take_silent(now):
-            job = self.state.jobs.get(job_id)
-            if job is not None:
-                log.warning("a JobMaster is silent; its needs are dropped", job=job_id, seconds=round(silent, 1))
-                self._feed(ev.JobMasterGone(job_id, job.leader_id, for_good=False), now)
+        if not self._take_silent(now):
+            self._next_tick = now
         self._feed(ev.Tick(), now)
         self._ask_for_jobs()
         self._ask_for_moves()
@@ -180,6 +177,19 @@ class ResourceManagerCore:
         if not self._check and now >= self._next_check:
             self._next_check = now + CHECK_INTERVAL
             check_invariants(self.state)
+
+    def _take_silent(self, now: float) -> bool:
+        """Give up TaskManagers and JobMasters that are silent (R10). False: there may be more, for the next tick."""
+        task_managers = list(islice(self._task_managers.take_silent(now), AT_A_TIME))
+        for resource_id, silent in task_managers:
+            self._feed(ev.TaskManagerFailed(resource_id, f"no heartbeat for {silent:.1f} s"), now)
+        job_masters = list(islice(self._job_masters.take_silent(now), AT_A_TIME))
+        for job_id, silent in job_masters:
+            job = self.state.jobs.get(job_id)
+            if job is not None:
+                log.warning("a JobMaster is silent; its needs are dropped", job=job_id, seconds=round(silent, 1))
+                self._feed(ev.JobMasterGone(job_id, job.leader_id, for_good=False), now)
+        return len(task_managers) < AT_A_TIME and len(job_masters) < AT_A_TIME
 
     def next_wakeup(self) -> float:
         return self._next_tick

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import gc
 
-_YOUNG = 10_000  # additional objects before the youngest generation is collected
-_MIDDLE = 3  # collections of the youngest generation before one of the middle
-_OLD = 250  # collections of the middle generation before one of the oldest
+_YOUNG = 5_000  # additional objects before the youngest generation is collected
+_MIDDLE = 1  # collections of the youngest generation before one of the middle
+_OLD = 1_000  # collections of the middle generation before one of the oldest
 
 
 def collect_seldom() -> None:

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from minflinkd.resourcemanager import events as ev
-from minflinkd.resourcemanager.core import RETRY_PAUSE, ResourceManagerCore, UnknownTaskManager
+from minflinkd.resourcemanager.core import AT_A_TIME, RETRY_PAUSE, ResourceManagerCore, UnknownTaskManager
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.slot_manager import STOPPING_TIMEOUT
 from minflinkd.resourcemanager.state import Resources
@@ -19,7 +19,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import Fenced, RpcTimeout, Unreachable, job_master, task_manager
 from minflinkd.rpc.party import Answered, Refused, Tell, Unknown
 from minflinkd.runtime.errors import Conflict
-from minflinkd.runtime.ids import IdSource, LeaderId
+from minflinkd.runtime.ids import IdSource, LeaderId, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
 from tests.unit.resourcemanager.core_world import (
     FIRST,
@@ -266,6 +266,22 @@ def test_a_taskmanager_that_connects_again_is_not_lost() -> None:
     manager.core.disconnected(TM1, manager.now)
     manager.passes(10, lambda: manager.beat(registered, manager.report(TM1)))
     assert TM1 in manager.core.state.task_managers
+
+
+def test_where_many_fall_silent_at_once_a_few_are_given_up_in_each_step() -> None:
+    """A network may fail for all of them. One step for all would hold up the event loop for long (A4, R10)."""
+    manager = manager_with()
+    lost = [ResourceId(f"tm-{number}") for number in range(2 * AT_A_TIME + 1)]
+    for resource_id in lost:
+        manager.register(resource_id)
+    for _ in range(4):
+        manager.passes(1)
+    left = []
+    manager.now += 1.0
+    while manager.core.next_wakeup() <= manager.now:
+        manager.core.tick(manager.now)
+        left.append(len(manager.core.state.task_managers))
+    assert left == [AT_A_TIME + 1, 1, 0]
 
 
 def test_the_needs_of_a_silent_jobmaster_are_dropped_and_its_token_is_not() -> None:
