@@ -32,7 +32,7 @@ import random
 import resource
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -70,6 +70,7 @@ class Trial:
     jobs: int
     pause: float  # idle seconds
     job_ids: list[str] = field(default_factory=list)
+    more: Mapping[str, object] = field(default_factory=dict)  # settings of the daemon
 
     @property
     def look(self) -> float:
@@ -119,6 +120,7 @@ class Trial:
             "resourcemanager.driver": "standalone",
             "resourcemanager.standby-taskmanagers": 0,
             "taskmanager.numberOfTaskSlots": SLOTS,
+            **self.more,
         }
         _allow_files(2 * self.task_managers + 2000)
         async with running_cluster(base, serve=("-m", "benchmarks.watched_daemon"), **settings) as cluster:
