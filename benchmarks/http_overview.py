@@ -7,8 +7,8 @@ while, then turn by turn for one path and the other.
 
 On a machine that does other work, or has fewer cores than these processes keep busy, requests per second say little.
 `requests per processor second` divides the requests by all processor time of the daemon meanwhile, including what it
-spends on jobs and TaskManagers; `processor time for a request` leaves out what it spent while nobody asked. Lag is that
-of the daemon's event loop, measured every 10 ms.
+spends on jobs and TaskManagers. Lag is that of the daemon's event loop, measured every 10 ms; `own` is without the time
+in which other processes had the processor.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ async def measure(base: Path, quick: bool) -> Row:
         for _ in range(turns):
             began, cpu = time.time(), _cpu(cluster)
             await asyncio.sleep(seconds)
-            quiet = _note_daemon(note, cluster, "nobody asks: ", began, cpu) / (time.time() - began)
+            _note_daemon(note, cluster, "nobody asks: ", began, cpu)
             for path in PATHS:
                 began, cpu = time.time(), _cpu(cluster)
                 asked = await _asked(cluster, path, seconds)
                 spent = _note_daemon(note, cluster, f"{path}: ", began, cpu)
-                _note_client(note, f"{path}: ", asked, spent, quiet * (time.time() - began))
+                _note_client(note, f"{path}: ", asked, spent)
             say("http_overview: a turn")
         for figure, values in found.items():
             row.add(trial.name + figure, units[figure], values)
@@ -77,11 +77,10 @@ def _note_daemon(note: Note, cluster: Cluster, name: str, began: float, cpu: flo
     return spent
 
 
-def _note_client(note: Note, name: str, asked: Asked, daemon: float, others: float) -> None:
+def _note_client(note: Note, name: str, asked: Asked, daemon: float) -> None:
     latencies = sorted(asked.latencies)
     note(f"{name}requests per second", "/s", len(latencies) / asked.seconds)
     note(f"{name}requests per processor second of the daemon", "/s", len(latencies) / daemon)
-    note(f"{name}processor time of the daemon for a request", "ms", 1000 * (daemon - others) / len(latencies))
     note(f"{name}p50", "ms", 1000 * latencies[len(latencies) // 2])
     note(f"{name}p99", "ms", 1000 * latencies[int(0.99 * len(latencies))])
     note(f"{name}processor time of the client", "%", 100 * asked.cpu / asked.seconds)

@@ -8,6 +8,7 @@ import ipaddress
 import socket
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -43,6 +44,7 @@ def limits_with(*, largest_body: int, event_streams: int) -> Limits:
     return Limits(body_bytes=largest_body, bodies_bytes=bodies, event_streams=event_streams)
 
 
+@lru_cache(maxsize=256)  # it is asked with every request, and parsing takes as long as some answers
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server that is bound to `host`."""
     name = host.strip("[]").lower().rstrip(".")
