@@ -44,6 +44,7 @@ async def test_one_stream_is_open_at_a_time(page: Opened, world: World) -> None:
 async def test_figures_go_on_without_a_request(page: Opened, world: World) -> None:
     """After the page has opened, what changes comes with the stream."""
     await page.go(f"jobs/{FLIGHTS}")
+    await expect(page.page.locator(".node").first).to_be_visible()  # the library that draws them comes last
     figure = page.page.locator(".figures dd").first
     before = await figure.inner_text()
     asked: list[str] = []
