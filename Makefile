@@ -38,11 +38,12 @@ lint: setup
 	mypy
 	lint-imports
 
-# What needs no Spark comes first, a process for each core. Three processes share the rest, a file in one process, in the
-# order of tests/conftest.py: much of a test with a cluster is waiting, for a process to start or to be missed.
+# What needs no Spark comes first, then the rest, in the order of tests/conftest.py; a file is in one process. There are
+# more processes than the two cores for which this is made: much of a test is waiting, for a process to start or to be
+# missed.
 WITHOUT_SPARK := tests/unit tests/component tests/attack tests/sim tests/servers tests/storage examples/storage_backend/tests tests/shapes/test_drawing.py tests/shapes/test_planted.py tests/shapes/test_reduction.py tests/shapes/test_summary.py
 PYTEST := pytest --durations=25 --durations-min=5
-LIGHT := $(PYTEST) -n logical --dist loadfile $(WITHOUT_SPARK)
+LIGHT := $(PYTEST) -n 4 --dist loadfile $(WITHOUT_SPARK)
 HEAVY := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(WITHOUT_SPARK))
 
 test: setup lint servers

@@ -52,6 +52,7 @@ async def check(*arguments: str | Path, temporary: Path) -> tuple[int, str, str]
     return process.returncode, out.decode(), err.decode()
 
 
+@pytest.mark.slow
 async def test_a_check_finds_what_the_dry_run_of_a_daemon_finds(cluster: Cluster, tmp_path: Path) -> None:
     """A check and a dry run report the same faults in the same words. A check leaves nothing (Issue 15, 11)."""
     await cluster.await_ready(1)

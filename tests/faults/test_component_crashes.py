@@ -91,6 +91,7 @@ def nothing_was_started(cluster: InProcess) -> bool:
     return len(cluster.daemon.launcher.living()) == 1
 
 
+@pytest.mark.slow
 async def test_the_resource_manager_crashes_and_a_running_job_does_not_notice(
     cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:

@@ -16,6 +16,7 @@ from tests.waiting import PATIENCE
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
+@pytest.mark.slow
 async def test_the_job_of_a_drained_task_manager_goes_on_on_another_which_may_exceed_the_maximum(
     tmp_path: Path,
 ) -> None:

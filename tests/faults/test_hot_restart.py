@@ -120,6 +120,7 @@ MAY_CHANGE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 async def test_settings_sinks_and_chaining_change_while_the_state_goes_on(one: Cluster, tmp_path: Path) -> None:
     """Settings, sinks and chaining change one after the other; every row is in the output once (H1, H2, H8)."""
     async with running_versions(one, tmp_path) as versions:

@@ -14,6 +14,7 @@ from tests.windows_job import WindowsJob
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
+@pytest.mark.slow
 async def test_an_isolated_job_has_a_task_manager_to_itself_which_ends_with_it(
     cluster: Cluster, windows: WindowsJob
 ) -> None:

@@ -77,6 +77,7 @@ async def test_a_daemon_that_is_killed_or_hands_over_stops_no_task(
     assert not lives(supervisor)
 
 
+@pytest.mark.slow
 async def test_a_daemon_that_is_stopped_takes_a_last_checkpoint_of_each_job(
     windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path, tmp_path: Path
 ) -> None:
