@@ -59,7 +59,8 @@ async def health(daemon: ElectedDaemon) -> tuple[int, Health]:
 
 async def leading(daemon: ElectedDaemon) -> None:
     async def leads() -> bool:
-        return (await health(daemon))[1].role == "leading"
+        # Its server answers a moment before it has noted that all its parts have started.
+        return (await health(daemon))[1].role == "leading" and daemon.leads
 
     await until(leads, "the daemon leads")
 
