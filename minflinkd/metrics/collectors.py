@@ -329,7 +329,7 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
         ("minflinkd_task_rows_out", "Rows written to sinks and exchanges.", lambda t: t.rows_out),
         ("minflinkd_task_batch_duration_seconds", "Duration of the last micro-batch.", lambda t: t.batch_duration),
         ("minflinkd_task_state_rows", "Rows of state.", lambda t: t.state_rows),
-        ("minflinkd_task_state_bytes", "Bytes of state.", lambda t: t.state_bytes),
+        ("minflinkd_task_state_bytes", "Bytes of memory of Spark's state stores.", lambda t: t.state_bytes),
         ("minflinkd_task_watermark_seconds", "The watermark, in seconds since 1970.", lambda t: t.watermark),
         (
             "minflinkd_task_output_backlog_bytes",

@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { Sign } from "./status.js";
 import { classes } from "./html.js";
-import { UNKNOWN, bytes, rate, seconds, share, whole } from "./format.js";
+import { UNKNOWN, bytes, plural, rate, seconds, share, short } from "./format.js";
 import { useKey } from "./keys.js";
 
 const FULL = { width: 236, height: 112, apart: 56 };
@@ -58,7 +58,7 @@ function Node({ task, place, size, chosen, onChoose }) {
     <span class="top"><${Sign} state=${state} /><span class="clip" title=${name}>${name}</span></span>
     <span class="flow"><span><small>in</small> ${rate(figures.rows_in_per_second)}</span><span><small>out</small> ${rate(figures.rows_out_per_second)}</span></span>
     ${!compact && html`<span class="more"><span><small>batch</small> ${seconds(figures.batch_duration)}</span>
-      <span title=${`${whole(figures.state_rows)} rows`}><small>state</small> ${figures.state_rows > 0 ? bytes(figures.state_bytes) : UNKNOWN}</span>
+      <span title=${`${plural(figures.state_rows ?? 0, "row")} of state, ${bytes(figures.state_bytes)} of memory`}><small>state</small> ${figures.state_rows > 0 ? short(figures.state_rows) : UNKNOWN}</span>
       <span><small>watermark</small> ${lag === null || lag === undefined ? UNKNOWN : `−${seconds(lag)}`}</span>
       <span class=${pressure(held)}><small>held back</small> ${share(figures.backpressured)}</span></span>`}
     ${held > 0.005 && html`<span class="hold" aria-hidden="true"><i style=${{ width: `${Math.round(held * 100)}%` }}></i></span>`}

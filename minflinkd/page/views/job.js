@@ -59,14 +59,14 @@ function Summary({ known, tasks, now }) {
   const { job, checkpoints, figures } = known;
   const last = checkpoints?.latest.completed;
   const lags = tasks.map((task) => task.figures.watermark_lag).filter((lag) => lag !== null && lag !== undefined);
-  const state = tasks.reduce((sum, task) => sum + (task.figures.state_bytes ?? 0), 0);
+  const memory = tasks.reduce((sum, task) => sum + (task.figures.state_bytes ?? 0), 0);
   const rows = tasks.reduce((sum, task) => sum + (task.figures.state_rows ?? 0), 0);
   const running = tasks.filter((task) => task.state === "RUNNING").length;
   return html`<${Figures} figures=${[
     ["Rows in", rate(figures.last("rows_in_per_second")), `${short(job.minflinkd["source-records"])} since it began`],
     ["Rows out", rate(figures.last("rows_out_per_second")), `${short(job.minflinkd["sink-records"])} since it began`],
     ["Watermark lag", lags.length ? seconds(Math.max(...lags)) : "–", lags.length ? "of the slowest task" : "no task has one"],
-    ["State", bytes(state), plural(rows, "row")],
+    ["State", plural(rows, "row"), `${bytes(memory)} of memory`],
     ["Last checkpoint", last ? ago(last.latest_ack_timestamp, now) : "–", last ? `took ${millis(last.end_to_end_duration)}` : "none yet"],
     ["Tasks running", `${running} of ${tasks.length}`, job.minflinkd["next-restart"] ? `next start ${time(job.minflinkd["next-restart"], now)}` : ""],
   ]} />`;
@@ -89,7 +89,7 @@ function TaskPanel({ jid, task, now, onClose }) {
         <dt>Rows read</dt><dd>${whole(vertex.metrics["read-records"])}</dd>
         <dt>Rows written</dt><dd>${whole(vertex.metrics["write-records"])}</dd>
         <dt>Micro-batches</dt><dd>${whole(found.batches)}${found.batches > 0 ? html`, the last took ${seconds(found["batch-duration"] / 1000)}` : ""}</dd>
-        <dt>State</dt><dd>${bytes(figures.state_bytes)}, ${plural(figures.state_rows ?? 0, "row")}${figures.state_rows > 0 && html`: <a href=${stateOf(jid, { task: task.id })}>look at it</a>`}</dd>
+        <dt>State</dt><dd>${plural(figures.state_rows ?? 0, "row")}, ${bytes(figures.state_bytes)} of memory${figures.state_rows > 0 && html`: <a href=${stateOf(jid, { task: task.id })}>look at it</a>`}</dd>
       </dl>
       <dl class="pairs">
         <dt>Watermark</dt><dd>${found.watermark ? time(found.watermark, now) : "–"}</dd>
@@ -129,7 +129,7 @@ function Charts({ known, tasks, task, now }) {
       <${Chart} ...${common} title="Micro-batch" note=${cut(shown)} form=${seconds} series=${lines("batch_duration")} />
       <${Chart} ...${common} title="Where a micro-batch spends its time" note=${slowest?.name} form=${seconds} series=${phases} stack=${true} />
       <${Chart} ...${common} title="Held back by readers" form=${share} series=${lines("backpressured")} />
-      <${Chart} ...${common} title="State" form=${bytes} binary=${true} series=${lines("state_bytes")} />
+      <${Chart} ...${common} title="Rows of state" form=${short} series=${lines("state_rows")} />
       <${Chart} ...${common} title="Watermark lag" form=${seconds} series=${lines("watermark_lag")} />
       <${Chart} ...${common} title="Backlog in exchanges" form=${bytes} binary=${true} series=${lines("output_backlog")} />
       <${Chart} ...${common} title="Checkpoint duration" form=${seconds} series=${[{ name: "of the whole job", values: figures.get("checkpoint_duration"), colour: colour(0) }]} />
