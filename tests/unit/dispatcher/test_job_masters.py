@@ -295,7 +295,7 @@ async def test_a_recovery_that_hangs_holds_neither_the_start_nor_the_others(
     with capture_logs():
         async with cluster.serving():
             wanted = {first: JobStatus.INITIALIZING, **dict.fromkeys(others, JobStatus.RECONCILING)}
-            assert await cluster.list() == wanted
+            await until(lambda: cluster.lists(wanted))
             await cluster.cancel(first)
 
 
