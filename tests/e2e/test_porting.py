@@ -197,6 +197,7 @@ async def databases(postgres: Postgres, *names: str) -> AsyncIterator[list[str]]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("psycopg") is None, reason="psycopg is not installed: make setup")
+@pytest.mark.slow  # tests/spark/test_session_jdbc has the sink, test_nexmark a script beside its job
 async def test_the_script_with_foreachbatch_and_its_job_keep_the_same_table(
     connected: Cluster, postgres: Postgres, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ async def counted(shared: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
     await shared.cancel_all()
 
 
+@pytest.mark.slow  # a kill has the same state restored
 async def test_it_goes_on_after_a_function_has_raised(counted: Counted) -> None:
     """The job continues by rows and by frames, in the same session as before (C11, C14)."""
     before = await counted.attempt()

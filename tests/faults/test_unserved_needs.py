@@ -56,6 +56,7 @@ async def failure_of(cluster: Cluster, job_id: str, *, timeout: float) -> ErrorD
     return (await cluster.client.exceptions(job_id)).history.entries[0].minflinkd
 
 
+@pytest.mark.slow  # tests/unit has the sentence, and who gets it
 async def test_a_job_that_finds_all_slots_taken_learns_that_no_more_task_managers_may_run(
     small: Cluster, windows: WindowsJob
 ) -> None:
