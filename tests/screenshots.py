@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Final, Literal
 
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, FloatRect, expect
 
 from tests.cluster import Cluster, running_cluster, write_job
 from tests.flights_job import FlightsJob, Version
@@ -27,6 +27,7 @@ DIRECTORY: Final = Path(__file__).parents[1] / "docs" / "page"
 THEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
 WIDTH: Final = 1360
 HEIGHT: Final = 850
+TALLEST: Final = 1900  # of a picture: a long table is cut
 ENDLESS: Final = ("daemon", "taskmanager")  # all options, a log: only what a window shows of them
 SETTINGS: Final[dict[str, object]] = {
     "taskmanager.numberOfTaskSlots": 2,
@@ -148,7 +149,9 @@ async def shoot(cluster: Cluster, browser: Browser, job_id: str, directory: Path
                 await page.get_by_role("button", name="Read it").click()
                 await expect(page.get_by_role("region", name="Rows")).to_be_visible(timeout=120_000)
             await page.wait_for_timeout(2_000)  # charts are drawn, logs are read
-            picture = await page.screenshot(full_page=name not in ENDLESS)
+            height = HEIGHT if name in ENDLESS else min(TALLEST, await page.evaluate("document.body.scrollHeight"))
+            clip: FloatRect = {"x": 0, "y": 0, "width": WIDTH, "height": max(HEIGHT, height)}
+            picture = await page.screenshot(full_page=True, clip=clip)
             await asyncio.to_thread((directory / f"{name}-{theme}.png").write_bytes, picture)
         complaints += heard.found
         await context.close()
