@@ -43,8 +43,8 @@ lint: setup
 # missed.
 WITHOUT_SPARK := tests/unit tests/component tests/attack tests/sim tests/servers tests/storage examples/storage_backend/tests tests/shapes/test_drawing.py tests/shapes/test_planted.py tests/shapes/test_reduction.py tests/shapes/test_summary.py
 PYTEST := pytest --durations=25 --durations-min=5
-LIGHT := $(PYTEST) -n 4 --dist loadfile $(WITHOUT_SPARK)
-HEAVY := $(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(WITHOUT_SPARK))
+LIGHT := $(PYTEST) -n 3 --dist loadfile $(WITHOUT_SPARK)
+HEAVY := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(WITHOUT_SPARK))
 
 test: setup lint servers
 	$(LIGHT) -m "not slow"
