@@ -63,7 +63,7 @@ async def test_jobs_are_submitted_restarted_saved_and_stopped_from_the_page(tmp_
         changes = page.get_by_role("region", name="What changes")
         await expect(changes).to_contain_text("params.factor", timeout=SLOW)
         flights.release(1)
-        await press(page, "Hot restart …", "Hot restart", "The new version runs")
+        await press(page, "Hot restart …", "Hot restart", "the new version runs")
 
         await page.goto(f"{cluster.url}/#/jobs/{job_id}")
         await press(page, "Checkpoint", "Take a checkpoint", "is complete")
