@@ -28,6 +28,7 @@ from minflinkd.config.taskmanager_options import Driver
 from minflinkd.config.tls_options import tls_of
 from minflinkd.daemon_access import Door, bind_local, new_door
 from minflinkd.daemon_options import blob_options, dispatcher_options, master_hooks, resource_manager_options
+from minflinkd.diagnosis.facts import silent_after
 from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.ha.embedded import StateDirectory, cluster_id, cluster_secret
@@ -229,7 +230,7 @@ class Daemon(Component):
                 blob_url=lambda: self.blobs.url,
                 standing=self._standing,
                 directories=(self.state_directory,),
-                heartbeat_timeout=config.heartbeat.timeout,
+                silent_after=silent_after(config.heartbeat.interval, config.heartbeat.timeout),
                 log_tail=logging.tail,
             ),
             entrance=Entrance(access=self._door.access, audit=audit),

@@ -109,7 +109,7 @@ def of_job(known: JobState, *, url: str, width: int, rows: int, note: str = "") 
     lines.append(Text())
     room = max(1, rows - len(lines) - 9)
     chart = ["LAST MINUTES"] if width >= _WIDE else []
-    table = _table(width, "TASK", "STATE", ">ROWS/S", *chart, ">BATCH", ">HELD", ">STATE", ">LAG")
+    table = _table(width, "TASK", "STATE", ">ROWS/S", *chart, ">BATCH", ">HELD", ">STATE ROWS", ">LAG")
     for vertex in job.vertices[:room]:
         table.add_row(*_task(vertex, known, chart=bool(chart)))
     lines.append(table)
@@ -134,7 +134,7 @@ def _task(vertex: JobVertex, known: JobState, *, chart: bool) -> Sequence[Render
         *([sparkline(rates, _CHART)] if chart else []),
         "-" if batch is None else duration(batch * 1000),
         "-" if held is None else Text(f"{held:.0%}", style="red" if held >= 0.5 else ""),
-        size(task.state_bytes) if task.state_bytes else "-",
+        short(task.state_rows) if task.state_rows else "-",
         "-" if lag is None else duration(max(lag, 0) * 1000),
     ]
 

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 def metrics(connection: Connection, job: str) -> None:
     """Show what each task of a job does now: rows per second, micro-batches, state, watermark, backpressure.
 
-    JOB is an id, the beginning of one, or a name. ROWS/S is the rate of the last micro-batch. LAG is how far the
-    watermark is behind the clock. BACKLOG is what readers of the task's output have yet to read. A dash: not known, or
-    the task has none. For all metrics over time see `GET /metrics` (Prometheus), and `minflinkd watch`.
+    JOB is an id, the beginning of one, or a name. ROWS/S is the rate of the last micro-batch. MEMORY is what
+    Spark's state stores take. LAG is how far the watermark is behind the clock. BACKLOG is what readers of the task's
+    output have yet to read. A dash: not known, or the task has none. For all metrics over time see `GET /metrics`
+    (Prometheus), and `minflinkd watch`.
 
     \b
     Examples:
@@ -101,7 +102,7 @@ def _print(job: JobInfo, checkpoints: Checkpoints) -> None:
     if (last := checkpoints.latest.completed) is not None:
         took = f"{duration(last.end_to_end_duration)}, {size(last.state_size)}"
         click.echo(f"Last checkpoint: {last.id}, {took}; {checkpoints.counts.failed} have failed")
-    columns = ["TASK", ">ROWS/S", ">BATCH", ">STATE ROWS", ">STATE", ">LAG", "HELD BACK", ">BACKLOG", ">IN", ">OUT"]
+    columns = ["TASK", ">ROWS/S", ">BATCH", ">STATE ROWS", ">MEMORY", ">LAG", "HELD BACK", ">BACKLOG", ">IN", ">OUT"]
     print_table(columns, [_row(vertex, job.now) for vertex in job.vertices], empty="No task was planned yet.")
 
 

@@ -12,8 +12,6 @@ from minflinkd.runtime.ids import TaskId
 
 Series = Sequence[float | None]
 
-SILENT = 0.6  # of the heartbeat timeout: several heartbeats are missing, and there is still time to look
-
 
 @dataclass(frozen=True)
 class History:
@@ -40,7 +38,7 @@ class JobFacts:
     checkpoints: CheckpointStatistics | None = None
     resources: ResourceOverview | None = None
     task_managers: tuple[TaskManagerInfo, ...] = ()
-    heartbeat_timeout: int = 5000  # milliseconds
+    silent_after: int = 3000  # milliseconds; see `silence`
     tasks: Mapping[TaskId, History] = field(default_factory=dict)  # the history of each
 
     @property
@@ -70,12 +68,17 @@ class ClusterFacts:
     jobs: tuple[JobOverview, ...] = ()
     resources: ResourceOverview | None = None
     task_managers: tuple[TaskManagerInfo, ...] = ()
-    heartbeat_timeout: int = 5000  # milliseconds
+    silent_after: int = 3000  # milliseconds; see `silence`
     disks: tuple[Disk, ...] = ()
     history: History = NO_HISTORY
+
+
+def silent_after(interval: float, timeout: float) -> float:
+    """Return the seconds of silence that are unusual: a heartbeat is missing, and there is still time to look."""
+    return (interval + timeout) / 2
 
 
 def silence(facts: JobFacts | ClusterFacts, info: TaskManagerInfo) -> int | None:
     """Return for how many milliseconds a TaskManager has been silent; None if that is not unusual."""
     age = facts.now - info.last_heartbeat_ms
-    return age if age >= SILENT * facts.heartbeat_timeout else None
+    return age if age >= facts.silent_after else None

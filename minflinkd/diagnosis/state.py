@@ -33,8 +33,8 @@ def grows_without_end(facts: JobFacts) -> Iterator[Finding]:
             code="state-grows",
             severity=Severity.WARNING,
             title="State grows without end",
-            sentence=f"Task {task.task.name} keeps {number(rows)} rows of state ({size(task.metrics.state_bytes)}) and "
-            f"forgets none, because no vertex of the job has a watermark; {how}",
+            sentence=f"Task {task.task.name} keeps {number(rows)} rows of state ({size(task.metrics.state_bytes)} of "
+            f"memory) and forgets none, because no vertex of the job has a watermark; {how}",
             figure=figure,
             do="give the source a watermark and group by window or by the event time, so that old rows can be "
             "forgotten; or let transformWithState expire keys (timeToLive)",

@@ -50,7 +50,7 @@ class About:
     blob_url: Callable[[], str]
     standing: Standings = Standing
     directories: tuple[Path, ...] = ()  # that the daemon writes to
-    heartbeat_timeout: float = 5.0  # seconds
+    silent_after: float = 3.0  # seconds in which a TaskManager that is well is heard of
     log_tail: Callable[[], Kept] | None = None  # the last lines of its log; None: nobody keeps them
 
 
@@ -79,7 +79,7 @@ class ClusterRoutes:
                 more=(
                     "Under `minflinkd`: the TaskManagers that are starting, the `leader` (`name`, `url`, `since`, "
                     "`epoch`), the `standbys` (`name`, `url`), `trouble` while the leader gets no answer from "
-                    "ZooKeeper, and `heartbeat-timeout`: after so many milliseconds of silence a TaskManager is lost"
+                    "ZooKeeper, and `silent-after`: milliseconds of silence after which a TaskManager needs attention"
                 ),
             ),
             route.get(
@@ -167,6 +167,6 @@ def overview_of(
             starting=tuple(StartingInfo(id=s.resource_id, since=s.since_ms) for s in resources.starting),
             taskmanagers_lost=resources.lost,
             pending_needs=resources.pending_needs,
-            heartbeat_timeout=round(1000 * about.heartbeat_timeout),
+            silent_after=round(1000 * about.silent_after),
         ),
     )

@@ -58,7 +58,7 @@ class DiagnosisRoutes:
     def __init__(self, backend: Backend, past: Past, about: About) -> None:
         self._backend = backend
         self._directories = about.directories
-        self._heartbeat_timeout = round(1000 * about.heartbeat_timeout)
+        self._silent_after = round(1000 * about.silent_after)
         self._past = past
         self._whole = Lasting(self._diagnose, backend.clock, AGE)
 
@@ -122,7 +122,7 @@ class DiagnosisRoutes:
             jobs=jobs,
             resources=resources,
             task_managers=task_managers,
-            heartbeat_timeout=self._heartbeat_timeout,
+            silent_after=self._silent_after,
             disks=disks,
             history=self._past.of_cluster(),
         )
@@ -154,7 +154,7 @@ class DiagnosisRoutes:
             checkpoints=checkpoints,
             resources=resources,
             task_managers=task_managers,
-            heartbeat_timeout=self._heartbeat_timeout,
+            silent_after=self._silent_after,
             tasks=self._past.of_tasks(details.job_id),
         )
 

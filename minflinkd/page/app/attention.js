@@ -3,18 +3,17 @@ import { age, firstLine, plural, seconds, share } from "./format.js";
 import { to } from "./router.js";
 
 const DAY = 86_400_000;
-const LOST_AFTER = 25_000; // milliseconds of silence, if the daemon does not say
-const SILENT = 0.6; // of the time after which a TaskManager counts as lost: several heartbeats are missing
+export const silentAfter = (overview) => overview?.minflinkd["silent-after"] || 15_000; // milliseconds; an earlier version does not say
 export const COLLECTING = 0.1; // of the time: then a JVM's heap is too small for its tasks
 const WAITING = 20_000; // milliseconds for which a job may wait for slots without a word
 const RANK = { problem: 0, warning: 1, info: 2 };
 
 /** `known`: {overview, jobs, managers, figures}, and `heardAt`: when the managers were heard of. Returns [{key, level, what, why, since, link, linkName}]. */
-export function attention({ overview, jobs, managers, figures, heardAt }, now) {
+export function attention({ overview, jobs, managers, figures, heardAt, silentFor = silentAfter(overview) }, now) {
   const found = [
     ...ofCluster(overview, managers, figures),
     ...jobs.flatMap((job) => ofJob(job, now)),
-    ...managers.flatMap((manager) => ofManager(manager, heardAt ?? now, overview?.minflinkd["heartbeat-timeout"] || LOST_AFTER)),
+    ...managers.flatMap((manager) => ofManager(manager, heardAt ?? now, silentFor)),
   ];
   return found.sort((a, b) => RANK[a.level] - RANK[b.level] || (b.since ?? 0) - (a.since ?? 0));
 }
@@ -108,12 +107,12 @@ function ofCheckpoints(job, checkpoints, at) {
   return [];
 }
 
-function ofManager(manager, heardAt, lostAfter) {
+function ofManager(manager, heardAt, silentFor) {
   const { id, minflinkd: extras } = manager;
   const at = { link: to("taskmanagers", id), linkName: "Open the TaskManager" };
   const silent = heardAt - manager.timeSinceLastHeartbeat;
   const found = [];
-  if (silent > lostAfter * SILENT) {
+  if (silent > silentFor) {
     found.push({
       ...at,
       key: `silent ${id}`,

@@ -1,5 +1,5 @@
 // TaskManagers: who holds their slots, how their processes are, and their logs.
-import { attention, COLLECTING } from "../app/attention.js";
+import { attention, COLLECTING, silentAfter } from "../app/attention.js";
 import { now as daemonTime, useNow } from "../app/clock.js";
 import { cluster, colourOf, heardFrom, nameOf } from "../app/cluster.js";
 import { age, ago, bytes, plural, seconds, share, short, time, whole } from "../app/format.js";
@@ -15,8 +15,6 @@ import { useStore } from "../app/store.js";
 import { parts } from "./timeline.js";
 import { Slot, memoryOf } from "./overview.js";
 
-const SILENT = 15_000;
-
 const STEP = 50; // TaskManagers that are shown at first, and with each further click
 
 export function TaskManagersPage() {
@@ -26,7 +24,7 @@ export function TaskManagersPage() {
   if (!known.known) return html`<${Head} title="TaskManagers" /><${Empty}>Asking the daemon …</${Empty}>`;
   const { overview, managers } = known;
   const jobs = [...new Set(managers.flatMap((one) => one.minflinkd.slots.map((slot) => slot["job-id"])).filter(Boolean))];
-  const notices = attention({ overview: null, jobs: [], managers, figures: null, heardAt: heardFrom(known, now) }, now);
+  const notices = attention({ overview: null, jobs: [], managers, figures: null, heardAt: heardFrom(known, now), silentFor: silentAfter(known.overview) }, now);
   const { starting } = overview.minflinkd;
   return html`<${Head} title="TaskManagers" about=${html`<span>${plural(overview.taskmanagers, "TaskManager")}</span><span>${overview["slots-available"]} of ${plural(overview["slots-total"], "slot")} free</span>
       ${overview.minflinkd["taskmanagers-lost"] > 0 && html`<span>${overview.minflinkd["taskmanagers-lost"]} lost</span>`}`} />
@@ -86,7 +84,7 @@ const sessionState = ({ session }) => ({ ready: "ready", lost: "problem" })[sess
 function Heartbeat({ manager }) {
   const now = heardFrom(cluster.value, daemonTime());
   const silent = now - manager.timeSinceLastHeartbeat;
-  return html`<span class=${classes("nowrap", silent > SILENT ? "bad" : "muted")} title=${time(manager.timeSinceLastHeartbeat, now)}>heard ${ago(manager.timeSinceLastHeartbeat, now)}</span>`;
+  return html`<span class=${classes("nowrap", silent > silentAfter(cluster.value.overview) ? "bad" : "muted")} title=${time(manager.timeSinceLastHeartbeat, now)}>heard ${ago(manager.timeSinceLastHeartbeat, now)}</span>`;
 }
 
 export function TaskManagerPage({ id, log, query }) {
@@ -95,7 +93,7 @@ export function TaskManagerPage({ id, log, query }) {
   const manager = known.managers.find((one) => one.id === id);
   const { value, error } = useAnswer(`/taskmanagers/${encodeURIComponent(id)}/logs`);
   useKey("u", "Up to the TaskManagers", () => go(to("taskmanagers")));
-  const notices = manager ? attention({ overview: null, jobs: [], managers: [manager], figures: null, heardAt: heardFrom(known, now) }, now) : [];
+  const notices = manager ? attention({ overview: null, jobs: [], managers: [manager], figures: null, heardAt: heardFrom(known, now), silentFor: silentAfter(known.overview) }, now) : [];
   const logs = value?.logs ?? [];
   const shown = log ?? query.log ?? logs.find((one) => one.name.startsWith("taskmanager"))?.name ?? logs[0]?.name;
   return html`<${Head} title=${id} trail=${html`<a href=${to("taskmanagers")}>TaskManagers</a>`} beside=${manager && html`<${State} chip=${true} state=${sessionState(manager.minflinkd)}>${manager.minflinkd.session}</${State}>`}

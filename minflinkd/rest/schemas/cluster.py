@@ -54,7 +54,7 @@ class ClusterInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     starting: tuple[StartingInfo, ...]
     taskmanagers_lost: int
     pending_needs: int
-    heartbeat_timeout: int = 0  # milliseconds; 0: an earlier version, which does not say
+    silent_after: int = 0  # milliseconds; 0: an earlier version, which does not say
 
 
 class ClusterOverview(Answer, frozen=True, kw_only=True, rename="kebab"):

@@ -119,7 +119,7 @@ async def test_what_needs_attention_is_said_in_a_sentence(page: Opened, case: st
     assert found == wanted
 
 
-@pytest.mark.parametrize(("overview", "silent"), [({"heartbeat-timeout": 5000}, 3000), ({}, 15_000)])
+@pytest.mark.parametrize(("overview", "silent"), [({"silent-after": 3000}, 3000), ({}, 15_000)])
 async def test_a_taskmanager_is_called_silent_before_it_counts_as_lost(
     page: Opened, overview: dict[str, int], silent: int
 ) -> None:

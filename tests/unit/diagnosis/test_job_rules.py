@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from minflinkd.checkpoint.causes import FailureCause
 from minflinkd.checkpoint.damage import DamageRecord
 from minflinkd.checkpoint.statistics import Calls, CheckpointStatus
-from minflinkd.diagnosis.facts import History, JobFacts
+from minflinkd.diagnosis.facts import History, JobFacts, silent_after
 from minflinkd.diagnosis.findings import Finding, Severity
 from minflinkd.diagnosis.job import RULES, diagnose, summary
 from minflinkd.diagnosis.words import line
@@ -464,16 +464,22 @@ def test_a_task_with_fewer_slots_than_it_wants_says_so() -> None:
     assert found[0].figure == "2 of 8"
 
 
-@pytest.mark.parametrize(("timeout", "silence"), [(5_000, 3_000), (50_000, 30_000)])
-def test_a_silent_taskmanager_is_found_before_it_counts_as_lost(timeout: int, silence: int) -> None:
-    """That is after `heartbeat.timeout`: there is time to look, and several heartbeats are missing."""
+@pytest.mark.parametrize("silence", [3_000, 30_000])
+def test_a_silent_taskmanager_is_found_before_it_counts_as_lost(silence: int) -> None:
+    """The daemon says after what time: heartbeats are missing, and there is still time to look."""
 
     def heard(ago: int) -> JobFacts:
-        return facts(task_managers=(task_manager(heard_ms=NOW - ago),), heartbeat_timeout=timeout)
+        return facts(task_managers=(task_manager(heard_ms=NOW - ago),), silent_after=silence)
 
     found = only(heard(silence))
     assert (found.code, found.task_manager) == ("taskmanager-unheard", TM)
     assert diagnose(heard(silence - 1)) == ()
+
+
+@pytest.mark.parametrize(("interval", "timeout"), [(1.0, 5.0), (4.0, 5.0), (0.1, 50.0)])
+def test_a_taskmanager_that_is_well_is_not_silent(interval: float, timeout: float) -> None:
+    """It is heard of at every interval, whatever the two options are; a lost one is silent first."""
+    assert interval < silent_after(interval, timeout) < timeout
 
 
 # --- all together ---
