@@ -50,10 +50,10 @@ test: setup lint servers
 	$(LIGHT) -m "not slow"
 	$(HEAVY) -m "not slow"
 
+# The second part runs even if the first fails: who waits two hours learns of all failures.
 test-all: export HYPOTHESIS_PROFILE := exploring
 test-all: setup lint servers
-	$(LIGHT)
-	$(HEAVY)
+	@echo '$(LIGHT)'; $(LIGHT) || failed=1; echo '$(HEAVY)'; $(HEAVY) || failed=1; test -z "$$failed"
 
 # Jobs of every shape against their batch; `make shapes SEEDS=17` plays one of them again.
 SEEDS := 0-999

@@ -20,6 +20,12 @@ COMPONENTS = ("jobmaster", "resourcemanager")  # each crashes alone, in a daemon
 ADOPTED = (*DAEMONS, *COMPONENTS)  # what costs no task
 SETTLED = 0.75  # of the kills come after all jobs have completed a checkpoint since the last one; the others sooner
 LONGEST = 4.0  # seconds from then to the kill
+SEED = "KILL_SEED"  # an environment variable that repeats the kills of a long trial
+
+
+def drawn_seed() -> int:
+    """The seed of a trial whose kills differ from run to run; the trial prints it."""
+    return int(os.environ.get(SEED) or random.randrange(10**6))
 
 
 class Kills(Trial):

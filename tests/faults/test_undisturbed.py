@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.exactly_once.kills import COMPONENTS, DAEMONS, Kills
+from tests.exactly_once.kills import COMPONENTS, DAEMONS, Kills, drawn_seed
 from tests.exactly_once.trial import SETTINGS
 from tests.faults.in_process import InProcess, in_process_cluster
-from tests.faults.test_exactly_once import seed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]
 
@@ -54,7 +53,7 @@ async def test_neither_a_crash_of_the_job_master_nor_of_the_resource_manager_res
 @pytest.mark.parametrize("part", DAEMONS)
 async def test_ten_daemons_in_a_row_restart_no_task_of_four_jobs(tmp_path: Path, part: str) -> None:
     """They end at instants that are drawn; the printed seed repeats them (A14, A15, A16)."""
-    kills = Kills(tmp_path, MORE, seed=seed(), kills=10, parts=(part,), **ENDLESS)
+    kills = Kills(tmp_path, MORE, seed=drawn_seed(), kills=10, parts=(part,), **ENDLESS)
     trial = await kills.run()
     for name in MORE:
         trial.verify_undisturbed(name)
@@ -66,7 +65,7 @@ async def test_ten_crashes_in_a_row_restart_no_task_of_four_jobs(
     in_process: InProcess, tmp_path: Path, part: str
 ) -> None:
     """They come at instants that are drawn; the printed seed repeats them (A14b)."""
-    kills = Kills(tmp_path, MORE, seed=seed(), kills=10, parts=(part,), **ENDLESS)
+    kills = Kills(tmp_path, MORE, seed=drawn_seed(), kills=10, parts=(part,), **ENDLESS)
     trial = await kills.run_on(in_process)
     for name in MORE:
         trial.verify_undisturbed(name)
