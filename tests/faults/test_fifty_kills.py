@@ -8,7 +8,7 @@ import pytest_asyncio
 from tests.exactly_once.kills import DAEMONS, PARTS, Kills, drawn_seed
 from tests.faults.test_exactly_once import SOME
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(3600), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(7200), pytest.mark.asyncio(loop_scope="session")]
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")

@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from tests.exactly_once.kills import PARTS, Kills, drawn_seed
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(3600), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(7200), pytest.mark.asyncio(loop_scope="session")]
 
 EXCHANGING = ("windows_exchange", "diamond", "branches")
 LOOSE = "at_least_once"
