@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Images for containers often set it. Every process that a test starts would compile minflinkd anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers demo test test-all shapes coverage mutate lint format bench bench-compare clean
+.PHONY: setup servers compiled ready demo test test-all shapes coverage mutate lint format bench bench-compare clean
 
 setup: $(VENV)/.installed
 
@@ -46,13 +48,21 @@ PYTEST := pytest --durations=25 --durations-min=5
 LIGHT := $(PYTEST) -n 3 --dist loadfile $(WITHOUT_SPARK)
 HEAVY := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(WITHOUT_SPARK))
 
-test: setup lint servers
+# Each process of pytest reads all tests. One compiles them for all, on a core that would be idle meanwhile; an error in
+# a test is said by those that run it.
+compiled: setup
+	@pytest --collect-only -qq > /dev/null || true
+
+ready: setup
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint servers compiled
+
+test: ready
 	$(LIGHT) -m "not slow"
 	$(HEAVY) -m "not slow"
 
 # The second part runs even if the first fails: who waits two hours learns of all failures.
 test-all: export HYPOTHESIS_PROFILE := exploring
-test-all: setup lint servers
+test-all: ready
 	@echo '$(LIGHT)'; $(LIGHT) || failed=1; echo '$(HEAVY)'; $(HEAVY) || failed=1; test -z "$$failed"
 
 # Jobs of every shape against their batch; `make shapes SEEDS=17` plays one of them again.
