@@ -44,9 +44,10 @@ lint: setup
 # more processes than the two cores for which this is made: much of a test is waiting, for a process to start or to be
 # missed.
 WITHOUT_SPARK := tests/unit tests/component tests/attack tests/sim tests/servers tests/storage examples/storage_backend/tests tests/shapes/test_drawing.py tests/shapes/test_planted.py tests/shapes/test_reduction.py tests/shapes/test_summary.py
+PROCESSES := 3
 PYTEST := pytest --durations=25 --durations-min=5
 LIGHT := $(PYTEST) -n 3 --dist loadfile $(WITHOUT_SPARK)
-HEAVY := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(WITHOUT_SPARK))
+HEAVY = $(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(WITHOUT_SPARK))
 
 # Each process of pytest reads all tests. One compiles them for all, on a core that would be idle meanwhile; an error in
 # a test is said by those that run it.
@@ -61,6 +62,8 @@ test: ready
 	$(HEAVY) -m "not slow"
 
 # The second part runs even if the first fails: who waits two hours learns of all failures.
+# Its slow tests keep the processors busy, so there is one process for each.
+test-all: PROCESSES := 2
 test-all: export HYPOTHESIS_PROFILE := exploring
 test-all: ready
 	@echo '$(LIGHT)'; $(LIGHT) || failed=1; echo '$(HEAVY)'; $(HEAVY) || failed=1; test -z "$$failed"

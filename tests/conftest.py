@@ -41,18 +41,13 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests: first what needs no Spark, so that a run that fails says so soon.
 
-    Of the others the folder with the longest comes first, and of its files those whose timeouts are the longest. Three
-    processes share them, and none is left alone with a long one at the end. A folder that is not named runs before the
-    first tests that need Spark.
+    Of the others the longest come first. Three processes share them, and none is left alone with a long one at the
+    end. A folder that is not named runs before the first tests that need Spark.
     """
-    longest: dict[Path, float] = {}
-    for item in items:
-        if (timeout := item.get_closest_marker("timeout")) is not None:
-            longest[item.path] = max(longest.get(item.path, 0.0), *timeout.args)
 
-    def place(item: pytest.Item) -> tuple[int, float]:
+    def place(item: pytest.Item) -> int:
         folder = item.path.relative_to(FOLDER).parts[0] if item.path.is_relative_to(FOLDER) else ""
-        return ORDER.index(folder if folder in ORDER else "storage"), -longest.get(item.path, 0.0)
+        return ORDER.index(folder if folder in ORDER else "storage")
 
     items.sort(key=place)
 

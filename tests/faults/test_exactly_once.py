@@ -9,7 +9,7 @@ from tests.exactly_once.kills import Kills
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]
 
-# Others are killed in test_twenty_kills and test_twenty_kills_of_exchanges, and drawn by tests/shapes.
+# Others are killed in test_many_kills, and drawn by tests/shapes.
 SOME = ("windows", "deduplication", "two_sinks", "windows_exchange")
 
 
