@@ -135,7 +135,9 @@ def hot_restart(
 def rescale(
     connection: Connection, job: str, parallelism: int, least: int | None, wait_trial: bool, detach: bool
 ) -> None:
-    """Change the parallelism of the running JOB: a hot restart of the same version, with its state repartitioned.
+    """Change the parallelism of the running JOB: a hot restart of the same version.
+
+    Its state stays as it is up to the job's max-parallelism. Beyond that it is repartitioned first, which takes longer.
 
     \b
     Exit codes: as for `minflinkd hot-restart`.

@@ -179,6 +179,7 @@ def _shown(found: External, verified: int | None) -> dict[str, Any]:
             {
                 "task-id": task.task_id,
                 "parallelism": task.parallelism,
+                "partitions": task.partitions,
                 "batch-id": task.batch_id,
                 "input-ended": task.input_ended,
                 "files": len(task.files),

@@ -55,7 +55,7 @@ def refused_option(option: str) -> str | None:
 
 # Settings that minflinkd decides for every task, by the task's parallelism or because restore depends on them.
 _OWNED = {
-    "spark.sql.shuffle.partitions": "it is the task's parallelism: set `parallelism`",
+    "spark.sql.shuffle.partitions": "it follows from the parallelism: set `parallelism`, or `max-parallelism`",
     "spark.sql.exchange.reuse": "with it, what reads one operator twice would lose rows",
     "spark.sql.streaming.checkpointLocation": "minflinkd keeps the checkpoints; see `checkpointing`",
     "spark.sql.streaming.checkpointFileManagerClass": "snapshots depend on it",

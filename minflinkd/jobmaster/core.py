@@ -244,6 +244,7 @@ class JobMasterCore:
             restore=command.restore,
             inputs=command.inputs,
             base=self.state.executions[command.task_id].base,
+            partitions=command.partitions,
             oldest=command.oldest,
         )
 

@@ -82,6 +82,7 @@ def _task(
         rows=execution.rows,
         phases=task_phases.get(execution.attempt_id, {}) if execution.attempt_id is not None else {},
         allocation_id=execution.allocation_id if execution.on_task_manager else None,
+        partitions=execution.partitions,
         entered={state.value: wall(at) for state, at in execution.entered},
     )
 

@@ -93,6 +93,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
                 options,
                 restart_strategy=graph.restart_strategy or options.restart_strategy,
                 min_parallelism=graph.min_parallelism,
+                max_parallelism=graph.max_parallelism,
                 exclusive=graph.isolation is Isolation.JOB,
                 libraries=job.context.libraries,
                 on_trial=trial is not None,

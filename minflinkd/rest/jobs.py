@@ -250,13 +250,18 @@ def _sink_info(graph: JobGraph, vertex: Vertex) -> SinkInfo:
     return SinkInfo(vertex=vertex.id, format=kind, delivery=delivery_in(graph, vertex.sink))
 
 
+def max_parallelism(details: TaskDetails, job: JobDetails) -> int:
+    """Return up to which parallelism the task's state need not be rewritten."""
+    return job.graph.max_parallelism or max(details.partitions, details.task.parallelism)
+
+
 def _vertex(details: TaskDetails, job: JobDetails, now: int) -> JobVertex:
     task = details.task
     return JobVertex(
         id=vertex_id(task.id),
         slot_sharing_group_id=vertex_id(task.slot_sharing_group),
         name=task.name,
-        max_parallelism=job.graph.max_parallelism or task.parallelism,
+        max_parallelism=max_parallelism(details, job),
         parallelism=task.parallelism,
         status=details.state,
         start_time=details.start_ms,

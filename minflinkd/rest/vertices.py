@@ -9,7 +9,7 @@ from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer
 from minflinkd.rest.declared import VERTEX
 from minflinkd.rest.identity.roles import Role
-from minflinkd.rest.jobs import task_info
+from minflinkd.rest.jobs import max_parallelism, task_info
 from minflinkd.rest.overviews import duration
 from minflinkd.rest.partitions import Partitions
 from minflinkd.rest.plan import find_task, vertex_id
@@ -94,7 +94,7 @@ def vertex_details(job: JobDetails, details: TaskDetails, now: int, found: TaskP
         id=vertex_id(task.id),
         name=task.name,
         parallelism=len(subtasks),
-        max_parallelism=max(job.graph.max_parallelism or task.parallelism, len(subtasks)),
+        max_parallelism=max(max_parallelism(details, job), len(subtasks)),
         now=now,
         subtasks=subtasks,
         aggregated=aggregated([one.metrics for one in subtasks], [one.status_duration for one in subtasks]),

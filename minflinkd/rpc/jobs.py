@@ -61,6 +61,7 @@ class TaskDetails(Message, frozen=True):
     phases: dict[str, float] = {}
     entered: dict[str, int] = {}  # ExecutionState -> when the present attempt entered it
     allocation_id: AllocationId | None = None  # of its slots, while it is on a TaskManager
+    partitions: int = 0  # of its state, as the attempt was deployed; 0 before
 
 
 class FailureRecord(Message, frozen=True):

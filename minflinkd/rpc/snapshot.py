@@ -111,7 +111,8 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     bytes_uploaded: int = 0
     sync_ms: float = 0.0
     async_ms: float = 0.0  # without the wait for other tasks that write the same files
-    parallelism: int = 0  # of the attempt, the number of partitions of its state; 0: written before this was recorded
+    parallelism: int = 0  # of the attempt; 0: written before this was recorded
+    state_partitions: int = msgspec.field(name="partitions", default=0)  # 0: as many as `parallelism`
     file_sizes: dict[str, int] = {}  # bytes, of the physical files that hold `files`; {}: not recorded
     input_ended: bool = False  # the task's input was exhausted: a final snapshot (C4)
     inputs: dict[VertexId, int] = {}  # exchanges, by vertex: the sequence number at which the next attempt continues
@@ -123,3 +124,8 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     files_uploaded: int = 0  # those of `files` that are in no earlier confirmed checkpoint
     merging: MergingFigures | None = None  # None: not measured
     rows: RowCounts = NO_ROWS  # up to the cut: of the attempt; in checkpoint metadata, since the job's submission
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions of its state; 0: not recorded."""
+        return self.state_partitions or self.parallelism

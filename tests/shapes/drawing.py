@@ -125,6 +125,7 @@ class _Drawing:
             sinks=self._varied_sinks(),
             order=rng.randrange(20),
             parallelism=rng.choice((1, 1, 1, 1, 2, 2, 3)),
+            max_parallelism=random.Random(f"partitions-{self._seed}").choice((None, 3, 5)),
             pace="400 ms" if self._done else "",
             alignment="300 ms" if rng.random() < 0.1 else "",
             arriving="savepoint of all" in self._done

@@ -57,7 +57,11 @@ def _family(verdict: Verdict) -> str:
 
 def size(shape: Shape) -> tuple[int, ...]:
     settings = sum(bool(n.parallelism) + bool(n.group) + len(n.exchanges) for n in shape.nodes)
-    more = sum(sink.partitioned + sink.exchange for sink in shape.sinks) + bool(shape.alignment)
+    more = (
+        sum(sink.partitioned + sink.exchange for sink in shape.sinks)
+        + bool(shape.alignment)
+        + bool(shape.max_parallelism)
+    )
     files = sum(source.files * source.rows_per_file for source in shape.sources.values())
     return (len(shape.nodes), len(shape.sinks), len(shape.done), settings + more + shape.parallelism, files)
 
@@ -93,6 +97,7 @@ def _steps(shape: Shape) -> Iterator[Shape]:
         if _can_go(shape, node):
             for given in dict.fromkeys(node.inputs):
                 yield _without(shape, node, given)
+    yield replace(shape, max_parallelism=None)
     yield replace(shape, parallelism=1, alignment="", nodes=tuple(_plain(node) for node in shape.nodes))
     if shape.arriving:
         yield replace(shape, arriving=False)

@@ -44,6 +44,7 @@ class Shape:
     sinks: tuple[Sink, ...]
     order: int = 0
     parallelism: int = 1
+    max_parallelism: int | None = None
     pace: str = ""  # trigger-interval
     alignment: str = ""
     arriving: bool = False
@@ -81,6 +82,7 @@ class Shape:
         found[f"{len(self.sources)} sources"] += 1
         found[f"{len(self.sinks)} sinks"] += 1
         found["unaligned"] += bool(self.alignment)
+        found["max-parallelism"] += self.max_parallelism is not None
         found["chain of stateful operators"] += any(
             node.operator.stateful and self.node(given).operator.stateful
             for node in self.nodes
@@ -121,6 +123,7 @@ class Shape:
             "name": f"shape-{self.seed}",
             "mode": "streaming" if self.arriving else "batch",
             "parallelism": self.parallelism,
+            **({"max-parallelism": self.max_parallelism} if self.max_parallelism is not None else {}),
             "params": {
                 "input": str(base / "in"),
                 "output": str(base / "out"),

@@ -55,7 +55,7 @@ def test_a_seed_always_gives_the_same_shape() -> None:
         *("Join inner", "Join left", "Join semi", "Join inner range", "Join left range", "Join semi range"),
         *("Numbered applyInPandasWithState", "Numbered transformWithStateInPandas", "Numbered transformWithState"),
         *("Buckets applyInPandasWithState", "Buckets transformWithStateInPandas", "Buckets transformWithState"),
-        *("exchange forced", "slot sharing group", "parallelism by vertex", "unaligned"),
+        *("exchange forced", "slot sharing group", "parallelism by vertex", "max-parallelism", "unaligned"),
         *(
             "Sink parquet",
             "Sink json",

@@ -45,20 +45,30 @@ class Job:
         self.checkpoints = 0
 
     async def start(
-        self, version: str, before: Cut | None = None, *, parallelism: int = 2, spark: dict[str, str] = AGGRESSIVE
+        self,
+        version: str,
+        before: Cut | None = None,
+        *,
+        parallelism: int = 2,
+        partitions: int = 0,
+        spark: dict[str, str] = AGGRESSIVE,
     ) -> AttemptId:
         sink = call("totals_sink:write", "totals", OutputMode.UPDATE)
         query = task(rate(ROWS), sql("totals", VERSION % version, "numbers"), sink, parallelism=parallelism)
         context = job("totals", job_id=self.job_id, spark=spark)
         if before is None:
             self.home = self.child.fresh_directory()
-            return await self.child.run(context, query, artifacts=self.artifacts, directory=self.home)
+            return await self.child.run(
+                context, query, artifacts=self.artifacts, directory=self.home, partitions=partitions
+            )
         restored = p.Restored(
             checkpoint_id=before.checkpoint_id, batch_id=before.taken.batch_id, operators=before.taken.operators
         )
         directory = lay_out(self.child, before.files)
         self.laid_out.append(directory / "checkpoint")
-        return await self.child.run(context, query, artifacts=self.artifacts, restored=restored, directory=directory)
+        return await self.child.run(
+            context, query, artifacts=self.artifacts, restored=restored, directory=directory, partitions=partitions
+        )
 
     async def stop(self, attempt: AttemptId) -> Cut:
         """Stop after a last checkpoint."""
@@ -101,6 +111,23 @@ async def test_versions_go_on_one_after_the_other_in_the_same_stores(child: Chil
     assert totals.is_exact()
     assert await stores(child) == before
     shutil.rmtree(totals.home)
+
+
+async def test_a_version_with_another_parallelism_goes_on_in_the_same_stores(child: Child, tmp_path: Path) -> None:
+    """The number of partitions is the same, only fewer or more of them are computed at a time (R20, H4)."""
+    totals, before = Job(child, tmp_path), await stores(child)
+    attempt = await totals.start("v0", partitions=4)
+    await child.batches(attempt, 3)
+    for parallelism in (4, 1, 3):
+        cut = await totals.stop(attempt)
+        attempt = await totals.start("v0", cut, parallelism=parallelism, partitions=4)
+        assert (await totals.unload(cut)).heir == attempt
+        await child.batches(attempt, cut.taken.batch_id + 3)
+        told = await child.ask(p.TellPartitions(attempt_id=attempt))
+        assert told.partitions == parallelism, "tasks of the last stage"
+        assert await stores(child) == before + 4
+    await child.stop(attempt)
+    assert totals.is_exact()
 
 
 async def test_a_checkpoint_of_such_a_version_is_complete(child: Child, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from minflinkd.jobgraph.model import Task
+from minflinkd.jobgraph.partitions import partitions_of
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler import running, sizing
 from minflinkd.jobmaster.scheduler.execution import Execution
@@ -42,9 +43,13 @@ def deploy(this: Step, phase: FindingRestorePoint, found: ev.RestorePointFound) 
 def _scheduled(this: Step, task: Task, share: Share, found: ev.RestorePointFound) -> Execution:
     """Return the task's next attempt, on the slots of its group."""
     old, allocation = this.state.executions[task.id], share.allocations[0]
+    parallelism = min(task.parallelism, share.parallelism)
+    restored = found.tasks.get(task.id)
+    recorded = restored.snapshot.partitions if restored is not None and not restored.offsets else 0
     attempt = replace(
         old if old.state is ExecutionState.CREATED else old.next_attempt(),
-        parallelism=min(task.parallelism, share.parallelism),
+        parallelism=parallelism,
+        partitions=partitions_of(parallelism, task.parallelism, this.state.options.max_parallelism, recorded),
         attempt_id=this.chance.ids.attempt(),
         allocation_id=allocation,
         resource_id=share.resource_id,
@@ -61,6 +66,7 @@ def _deployment(state: JobState, task: Task, found: ev.RestorePointFound) -> ev.
     return ev.Deploy(
         task_id=task.id,
         parallelism=execution.parallelism,
+        partitions=execution.partitions,
         attempt_id=execution.attempt_id,
         number=execution.number,
         allocation_id=execution.allocation_id,

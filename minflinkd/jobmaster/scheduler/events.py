@@ -306,6 +306,7 @@ class FindRestorePoint:
 class Deploy:
     task_id: TaskId
     parallelism: int
+    partitions: int
     attempt_id: AttemptId
     number: int
     allocation_id: AllocationId

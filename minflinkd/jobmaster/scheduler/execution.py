@@ -37,6 +37,7 @@ class Execution:
     state: State = State.CREATED
     number: int = 0  # of the attempt, counted from 0
     parallelism: int = 0  # that the attempt was deployed with; 0 before
+    partitions: int = 0  # of its state
     attempt_id: AttemptId | None = None
     allocation_id: AllocationId | None = None
     resource_id: ResourceId | None = None
@@ -66,6 +67,7 @@ class Execution:
             state=State.RUNNING,
             number=offered.attempt_number,
             parallelism=offered.parallelism,
+            partitions=offered.partitions or offered.parallelism,
             attempt_id=status.attempt_id,
             allocation_id=offered.allocation_id,
             resource_id=resource_id,

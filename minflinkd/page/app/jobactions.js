@@ -130,7 +130,7 @@ function Rescale({ job, onClose }) {
   };
   const highest = now && Math.max(...now.map((one) => one.upperBound));
   return html`<${Operation} title=${`Rescale ${job.name}`} verb="Rescale" ready=${ready} run=${run} onClose=${onClose}
-    says=${`A hot restart of the same version: a last checkpoint is taken, the job stops, and goes on with another parallelism and its state repartitioned. ${highest ? `It asks for ${plural(highest, "slot")} now, for each of ${plural(job.vertices.length, "task")}.` : ""}`}>
+    says=${`A hot restart of the same version: a last checkpoint is taken, the job stops, and goes on with another parallelism. ${highest ? `It asks for ${plural(highest, "slot")} now, for each of ${plural(job.vertices.length, "task")}.` : ""}`}>
     <${Fault} error=${error} />
     <${Text} label="Parallelism of all tasks" type="number" min="1" step="1" required value=${wanted} onInput=${(event) => setWanted(event.target.value)} />
     <${Text} label="Least" type="number" min="1" step="1" value=${least} onInput=${(event) => setLeast(event.target.value)} note="With fewer slots no task starts. Empty: as it is." />

@@ -37,7 +37,10 @@ class JobContext(Message, frozen=True):
 
 
 class TaskRestore(Message, frozen=True):
-    """What a task restores. Spark repartitions state of another parallelism before the query starts (R20, H6)."""
+    """What a task restores.
+
+    Spark repartitions state with another number of partitions before the query starts (R20, H6).
+    """
 
     checkpoint_id: int
     snapshot: TaskSnapshot
@@ -71,6 +74,7 @@ class DeployTask(Request[Done], frozen=True):
     restore: TaskRestore | None = None
     inputs: tuple[ExchangeSource, ...] = ()  # one for each of the task's inputs
     base: RowCounts = NO_ROWS  # rows of earlier attempts, for a JobMaster that adopts this one
+    partitions: int = 0  # of its state, of which `task.parallelism` are computed at a time; 0: as many as that
     oldest: int = 0  # earlier checkpoints have ended; tasks that run on may have written their barriers
 
 

@@ -77,6 +77,7 @@ class Attempt:
             allocation_id=deployed.allocation_id,
             attempt_number=deployed.attempt_number,
             parallelism=deployed.task.parallelism,
+            partitions=deployed.partitions,
             version=deployed.job.version,
             restored=restore.checkpoint_id if restore is not None and not restore.root else 0,
             inputs=deployed.inputs,

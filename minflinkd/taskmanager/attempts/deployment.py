@@ -76,10 +76,11 @@ class Deployer:
             artifacts=artifacts,
             inputs=tuple(self._input(attempt, source) for source in deployment.inputs),
             output=self._output(attempt),
+            partitions=deployment.partitions,
             min_free=self.min_free,
             oldest=deployment.oldest,
         )
-        running = await session.ask(request, REPARTITION_TIMEOUT if _is_rescaled(deployment) else RUN_TIMEOUT)
+        running = await session.ask(request, REPARTITION_TIMEOUT if _is_repartitioned(deployment) else RUN_TIMEOUT)
         if running.moved:
             attempt.forgets_known()
         phase("session")
@@ -211,9 +212,9 @@ class Deployer:
         )
 
 
-def _is_rescaled(deployment: DeployTask) -> bool:
-    restore = deployment.restore
-    return restore is not None and restore.snapshot.parallelism != deployment.task.parallelism
+def _is_repartitioned(deployment: DeployTask) -> bool:
+    restore, wanted = deployment.restore, deployment.partitions or deployment.task.parallelism
+    return restore is not None and restore.snapshot.partitions != wanted
 
 
 def attempt_directory(root: Path, attempt_id: str) -> Path:

@@ -176,8 +176,13 @@ class RunTask(Request[TaskRunning], frozen=True):
     artifacts: dict[str, str] = {}  # name -> local path
     inputs: tuple[InputChannel, ...] = ()
     output: OutputChannel | None = None
+    partitions: int = 0  # as in DeployTask
     min_free: int = 0  # bytes that must be free on the disks it writes to before a micro-batch begins
     oldest: int = 0  # as in DeployTask
+
+    @property
+    def state_partitions(self) -> int:
+        return self.partitions or self.task.parallelism
 
 
 class TaskStopped(Message, frozen=True):

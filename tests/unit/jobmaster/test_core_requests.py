@@ -33,6 +33,7 @@ def test_a_deployment_says_all_that_the_taskmanager_needs() -> None:
         job_leader_id=master.core.leader_id,
         restore=None,
         inputs=(),
+        partitions=4,
     )
     master.answer(ask, DONE)
     assert master.core.state.executions[A].accepted

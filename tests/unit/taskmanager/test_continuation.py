@@ -36,7 +36,7 @@ OWN_BOOKS = (replace(NODES[0], kind="TransformWithStateInPySpark"), NODES[1])
 STANDING = Standing(
     job_id=JOB.job_id,
     task_id=TASK.id,
-    parallelism=2,
+    partitions=2,
     spark=JOB.spark,
     operators=NODES,
     checkpoint_id=7,
@@ -80,7 +80,7 @@ def test_an_attempt_that_begins_elsewhere_does_not(request_: RunTask) -> None:
 @pytest.mark.parametrize(
     ("standing", "nodes"),
     [
-        ({"parallelism": 4}, NODES),
+        ({"partitions": 4}, NODES),
         ({"spark": {}}, NODES),
         ({"operators": NODES[1:]}, NODES[1:]),
         ({}, (replace(NODES[0], fingerprint="g"), NODES[1])),

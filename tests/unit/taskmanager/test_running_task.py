@@ -106,7 +106,9 @@ def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
         plan=Plan(spark=None, source_names={0: "numbers"}),  # type: ignore[arg-type]
         code=NO_CODE,
         sinks=SimpleNamespace(
-            write=lambda frame, epoch: {"out": 10}, ledgers=(), commit=lambda _, batch: told.committed.append(batch)
+            write=lambda frame, epoch, tasks: {"out": 10},
+            ledgers=(),
+            commit=lambda _, batch: told.committed.append(batch),
         ),
         exchange=None,
         channels=no_channels(),

@@ -28,6 +28,7 @@ from minflinkd.taskmanager.session.plan.watermarks import Watermarks, is_idle
 from minflinkd.taskmanager.session.query.disk_space import DiskSpace
 from minflinkd.taskmanager.session.query.progress import Progress
 from minflinkd.taskmanager.session.query.run import Gate
+from minflinkd.taskmanager.session.query.share import Share
 from minflinkd.taskmanager.session.sinks import TaskSinks
 from minflinkd.taskmanager.session.spark import steady_plans
 from minflinkd.taskmanager.session.spark.failures import BatchFailed, QueryEnded, batch_failure, input_failure
@@ -57,6 +58,7 @@ class MicroBatches:
     checkpoint: Path
     progress: Progress
     backpressure: Backpressure
+    share: Share
     stopping: threading.Event
     gate: Gate
     published: Callable[[int, float], None]
@@ -110,7 +112,7 @@ class MicroBatches:
 
     def _write(self, frame: DataFrame, epoch: int) -> None:
         began = time.monotonic()
-        rows = self.sinks.write(frame, epoch)
+        rows = self.sinks.write(frame, epoch, tasks=self.share.tasks)
         if any(sink.sink is not None and sink.sink.python is not None for sink in self.plan.sinks):
             # The next micro-batch is planned in the same session.
             steady_plans.hold(frame.sparkSession, stateful=self.plan.keeps_state)

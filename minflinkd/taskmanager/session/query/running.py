@@ -37,6 +37,7 @@ from minflinkd.taskmanager.session.query.disk_space import DiskSpace, written_to
 from minflinkd.taskmanager.session.query.ending import Ending
 from minflinkd.taskmanager.session.query.progress import Progress
 from minflinkd.taskmanager.session.query.run import Gate, SparkRun
+from minflinkd.taskmanager.session.query.share import Share
 from minflinkd.taskmanager.session.query.snapshotter import Snapshotter
 from minflinkd.taskmanager.session.query.stopped import StoppedQuery
 from minflinkd.taskmanager.session.query.work import Workload, partitions
@@ -106,6 +107,7 @@ class RunningQuery:
             checkpoint=self.checkpoint,
             progress=self._progress,
             backpressure=self._backpressure,
+            share=Share(built.request.task.parallelism, built.request.state_partitions, built.plan),
             stopping=ending.over,
             gate=self._gate,
             published=self._published,
@@ -341,7 +343,7 @@ class RunningQuery:
         return Standing(
             job_id=job.job_id,
             task_id=task.id,
-            parallelism=task.parallelism,
+            partitions=self._request.state_partitions,
             spark=job.spark,
             operators=self._plan.operators,
             checkpoint_id=cut,

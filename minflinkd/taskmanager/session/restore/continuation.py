@@ -30,7 +30,7 @@ class Standing:
 
     job_id: JobId
     task_id: TaskId
-    parallelism: int
+    partitions: int
     spark: Mapping[str, str]  # settings of the job
     operators: tuple[PlanNode, ...]
     checkpoint_id: int
@@ -58,7 +58,7 @@ def follows(standing: Standing, request: RunTask, operators: tuple[PlanNode, ...
     """Whether the attempt's query, with these operators, can continue in those state stores. Pure."""
     return (
         may_follow(standing, request)
-        and standing.parallelism == request.task.parallelism
+        and standing.partitions == request.state_partitions
         and dict(standing.spark) == dict(request.job.spark)
         and without_meaning(standing.operators) == without_meaning(operators)
         and any(node.stateful for node in operators)

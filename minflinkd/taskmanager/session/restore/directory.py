@@ -101,12 +101,12 @@ class Restoring:
         return Start(before.checkpoint, continues=True)
 
     def _fit_partitions(self, plan: Plan, batch: int) -> tuple[Path, int]:
-        """R20: give the query as many partitions as the task's parallelism. Returns its directory and last micro-batch.
+        """R20: give the query as many partitions as it should have. Returns its directory and last micro-batch.
 
         If Spark cannot repartition the state, the query keeps its partitions: results are the same, only the
         parallelism is not as wanted.
         """
-        request, wanted = self._request, self._request.task.parallelism
+        request, wanted = self._request, self._request.state_partitions
         recorded = recorded_partitions(snapshot.read_offsets(self._checkpoint, batch))
         if recorded in (0, wanted):
             return self._checkpoint, batch

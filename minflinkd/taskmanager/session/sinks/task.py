@@ -66,11 +66,13 @@ class TaskSinks:
         self._committing = threading.Lock()
         self.ledgers = [sink.ledger for sink in sinks.values() if sink.ledger is not None]
 
-    def write(self, frame: DataFrame, epoch: int) -> dict[str, int]:
-        """Write a micro-batch. Returns the rows written, by vertex."""
+    def write(self, frame: DataFrame, epoch: int, *, tasks: int | None = None) -> dict[str, int]:
+        """Write a micro-batch, computed by `tasks` Spark tasks if given. Returns the rows written, by vertex."""
+        if tasks is not None or self._persist:
+            frame = frame.coalesce(tasks or _ALL_PARTITIONS)  # once: of two, Spark drops the first
         if not self._persist:
             return _written(self._each(frame, epoch), 0)  # 0 is not used: a sink that reads all rows also counts them
-        frame = frame.coalesce(_ALL_PARTITIONS).persist()
+        frame = frame.persist()
         try:
             written = self._each(frame, epoch)
             return _written(written, _rows(frame))  # also computes what the sinks have not read
