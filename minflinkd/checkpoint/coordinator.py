@@ -135,6 +135,10 @@ class CheckpointCoordinator(Component):
         """Start the periodic checkpoints of tasks that run without them."""
         self._feed(e.PeriodicBegins())
 
+    def hasten_periodic(self) -> None:
+        """Take the next periodic checkpoint now, or as soon as the least pause between checkpoints allows it."""
+        self._feed(e.PeriodicHastened())
+
     def tasks_stopped(self, survivors: frozenset[AttemptId] = frozenset()) -> None:
         """A failover or cancellation begins: pending checkpoints are aborted, unless they are being finalised.
 

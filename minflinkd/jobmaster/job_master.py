@@ -356,6 +356,8 @@ class JobMaster(CoreDriver[JobMasterCore]):
                 self.coordinator.tasks_adopted(attempts, unsettled)
             case ev.StartCheckpoints(attempts):
                 self._proving.tasks_running(attempts)
+            case ev.HastenCheckpoint():
+                self.coordinator.hasten_periodic()
             case ev.StoodDown():
                 self._log.info("stood down")  # whoever waits for this looks at the state
             case ev.Disproved(error):

@@ -75,6 +75,11 @@ class PeriodicBegins:
 
 
 @dataclass(frozen=True)
+class PeriodicHastened:
+    """The next periodic checkpoint is due now, if periodic checkpoints are taken."""
+
+
+@dataclass(frozen=True)
 class TasksStopped:
     """A failover or cancellation has begun: no checkpoint until all tasks run again. `survivors` keep running (R16)."""
 
@@ -206,6 +211,7 @@ Event = (
     | ReadEnded
     | TasksRunning
     | PeriodicBegins
+    | PeriodicHastened
     | TasksStopped
     | TasksAdopted
     | RestorePointTaken

@@ -83,6 +83,9 @@ def _handle(this: Step, event: e.Event) -> None:
             _tasks_running(this, dict(attempts), periodic=periodic)
         case e.PeriodicBegins():
             _periodic_begins(this)
+        case e.PeriodicHastened():
+            if this.state.next_trigger is not None:
+                this.set(next_trigger=min(this.state.next_trigger, this.now))
         case e.TasksStopped(survivors):
             _tasks_stopped(this, FailureCause.TASK_FAILURE, survivors)
         case e.TasksAdopted(attempts, unsettled):

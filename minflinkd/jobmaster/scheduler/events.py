@@ -339,6 +339,11 @@ class StartCheckpoints:
 
 
 @dataclass(frozen=True)
+class HastenCheckpoint:
+    """Take the next periodic checkpoint now."""
+
+
+@dataclass(frozen=True)
 class StopCheckpoints:
     """Take no checkpoints until all tasks run again. The tasks in `survivors` run on."""
 
@@ -393,6 +398,7 @@ Command = (
     | Cancel
     | AdoptTasks
     | StartCheckpoints
+    | HastenCheckpoint
     | StopCheckpoints
     | TakeFinalCheckpoint
     | TakeRescaleCheckpoint

@@ -90,6 +90,7 @@ class Running:
 
     since: float
     checkpointed: bool  # it has completed a checkpoint since then, or takes none
+    hastened: bool = True  # its first checkpoint need not come earlier than others, or has been asked for
     draining: bool = False  # sources stop at what they saw when the drain began
     final_checkpoint_asked: bool = False
     growth: Growth | None = None

@@ -29,7 +29,11 @@ def begin(this: Step) -> None:
     state = this.state
     this.mark("running")
     this.enter(
-        Running(since=this.now, checkpointed=state.options.checkpoints.interval <= 0),
+        Running(
+            since=this.now,
+            checkpointed=state.options.checkpoints.interval <= 0,
+            hastened=not (state.rollouts and state.rollouts[-1].cause),
+        ),
         has_run=True,
         takeover=None,
         proven={group: share.parallelism for group, share in state.placement.items()},
@@ -42,6 +46,7 @@ def begin(this: Step) -> None:
 
 def advance(this: Step, running: Running) -> None:
     note_progress(this, running)
+    running = _hasten_checkpoint(this, running)
     if not running.final_checkpoint_asked and all(e.input_ended for e in this.state.executions.values()):
         this.enter(replace(running, final_checkpoint_asked=True))
         this.commands.append(ev.TakeFinalCheckpoint(this.state.round))
@@ -59,6 +64,19 @@ def note_progress(this: Step, running: Running) -> None:
         this.mark("first_batch")
     if state.streak.failures and state.streak.is_over(running.since, this.now, checkpointed=running.checkpointed):
         this.set(streak=NO_FAILURES)
+
+
+def _hasten_checkpoint(this: Step, running: Running) -> Running:
+    """Take the first checkpoint after a restart as soon as the tasks have read again, not only after an interval.
+
+    Exactly-once output appears with a checkpoint, and there has been none since before the restart.
+    """
+    if running.hastened or not this.state.has_read:
+        return running
+    running = replace(running, hastened=True)
+    this.enter(running)
+    this.commands.append(ev.HastenCheckpoint())
+    return running
 
 
 def next_wakeup(state: JobState, running: Running) -> tuple[float | None, ...]:

@@ -193,6 +193,8 @@ class LedJobMaster(JobMasterParty):
                 self.coordinator.tasks_adopted(attempts, unsettled)
             case ev.StartCheckpoints(attempts):
                 self.coordinator.tasks_running(attempts)
+            case ev.HastenCheckpoint():
+                self.coordinator.hasten_periodic()
             case ev.StopCheckpoints(survivors):
                 self.coordinator.tasks_stopped(survivors)
             case ev.TakeFinalCheckpoint(number):

@@ -162,7 +162,7 @@ class JobMasterParty(Party[JobMasterCore]):
             case ev.TakeRescaleCheckpoint(number):
                 done = self.universe.rng.random() < 0.8
                 self._later(ev.RescaleCheckpointDone(number) if done else ev.RescaleCheckpointFailed(number))
-            case ev.StopCheckpoints():
+            case ev.StopCheckpoints() | ev.HastenCheckpoint():
                 pass
             case ev.TakeFinalCheckpoint(number):
                 self._later(ev.FinalCheckpointDone(number))

@@ -60,6 +60,23 @@ def test_tasks_that_run_without_periodic_checkpoints_take_those_that_are_asked_f
     assert isinstance(set_up, e.SetUp)
 
 
+def test_a_periodic_checkpoint_can_be_hastened_and_the_next_one_follows_an_interval_later() -> None:
+    """After a restart the first one does not wait for an interval (C20)."""
+    story = Story(interval=10.0).running()
+    [set_up] = story.at(3.0, e.PeriodicHastened())
+    assert isinstance(set_up, e.SetUp)
+    assert story.state.next_trigger == 13.0
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_a_checkpoint_that_is_not_to_come_is_not_hastened(periodic: bool) -> None:
+    """A version on trial takes none, nor does a job without an interval (H7)."""
+    story = Story(interval=0.0 if periodic else 10.0)
+    story.tell(e.TasksRunning(TASKS, periodic=periodic))
+    assert story.at(3.0, e.PeriodicHastened()) == []
+    assert story.state.next_trigger is None
+
+
 def test_periodic_checkpoints_begin_with_no_tasks_and_without_an_interval_never() -> None:
     """Periodic checkpoints need running tasks and an interval (C20)."""
     story = Story(interval=10.0)

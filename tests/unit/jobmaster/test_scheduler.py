@@ -82,6 +82,10 @@ class Job:
         status = TaskStatus(attempt_id=self.attempt(name), task_id=TaskId(name), state=state, error=error)
         return self.feed(ev.TaskChanged(status))
 
+    def progress(self, rows_in: int) -> list[ev.Command]:
+        metrics = TaskMetrics(batches=1, rows_in=rows_in)
+        return self.feed(ev.TaskProgressed(self.attempt(), metrics))
+
     def run(self, resource: ResourceId = TM1) -> None:
         self.offer(resource)
         self.found()
@@ -139,6 +143,20 @@ def test_a_lost_task_manager_leads_to_a_restart_on_another_one() -> None:
     job.report(TaskState.RUNNING)
     assert job.state.status is JobStatus.RUNNING
     assert job.state.rollouts[-1].checkpoint_id == 3
+
+
+def test_the_first_checkpoint_after_a_restart_comes_when_all_tasks_have_read_again() -> None:
+    """Exactly-once output appears with it. It is asked for once, and never for a job that starts (C20, R11)."""
+    job = Job()
+    job.run()
+    assert job.progress(rows_in=5) == []
+    job.report(TaskState.FAILED, error=BOOM)
+    job.tick_at_wakeup()
+    job.found(checkpoint=3)
+    job.report(TaskState.RUNNING)
+    assert job.progress(rows_in=0) == [], "a restored query begins with a micro-batch that has no rows"
+    assert job.progress(rows_in=5) == [ev.HastenCheckpoint()]
+    assert job.progress(rows_in=9) == []
 
 
 def test_a_failed_task_restarts_on_the_slots_that_the_job_still_holds() -> None:
