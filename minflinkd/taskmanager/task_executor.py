@@ -351,6 +351,7 @@ class TaskExecutor(Component):
     async def _tell_statuses(self, attempt: Attempt) -> None:
         """Report every change of state. If no JobMaster has taken the report of a failure, offer it to the next one."""
         await self._job_masters.tell_statuses(attempt)
+        await self._until_ended([attempt])  # a lost session is reported before its processes are gone
         if not attempt.failure_unreported:
             attempt_id = attempt.deployment.attempt_id
             self.attempts.pop(attempt_id, None)
@@ -407,13 +408,19 @@ class TaskExecutor(Component):
         )
 
     def session_lost(self, generation: int, reason: str) -> None:
-        """Fail the tasks of a lost session. Its processes are gone, so their directories can be deleted (C10a)."""
+        """Fail the tasks of a lost session at once. Their slots stay occupied until its processes are gone."""
         error = SessionLost(f"the session of TaskManager {self.resource_id} was lost: {reason}").info()
-        lost = [a for a in self.attempts.values() if a.generation == generation]
-        for attempt in lost:
-            self._begin_end(attempt, error)
-        self._stopping.session_lost(lost)
+        for attempt in self._of_generation(generation):
+            if self._begin_end(attempt, error):
+                attempt.to(m.TaskState.FAILED, error=error)
         self._tell_session()
+
+    def session_gone(self, generation: int) -> None:
+        """Delete the directories of its tasks: nobody can write there any more (C10a)."""
+        self._stopping.session_gone(self._of_generation(generation))
+
+    def _of_generation(self, generation: int) -> list[Attempt]:
+        return [attempt for attempt in self.attempts.values() if attempt.generation == generation]
 
     def task_failed(self, generation: int, notice: sp.TaskFailed) -> None:
         attempt = self._of(generation, notice.attempt_id)

@@ -109,7 +109,7 @@ class Stopping:
         attempt.removed = True
         return True
 
-    def session_lost(self, attempts: Sequence[Attempt]) -> None:
+    def session_gone(self, attempts: Sequence[Attempt]) -> None:
         """Remove the directories of a lost session, since nobody writes to them any more."""
         gone = [directory for a in attempts for directory in a.directories] + self._kept
         self._kept = []

@@ -33,6 +33,7 @@ LATE = 5.0  # seconds between two checks: if longer, the supervisor itself did n
 PING_INTERVAL = 1.0
 START_INTERVAL = 1.0  # seconds between two checks of a start's progress
 AGE_INTERVAL = 5.0
+LAST_WORD = 0.1  # seconds for the exit code of a child that ends by itself; its tasks restart that much later
 GONE_TIMEOUT = 30.0  # seconds; a killed child ends sooner
 PAUSE_AFTER_FAILED_START = 2.0  # seconds; doubled with every further failed start
 LONGEST_PAUSE = 60.0
@@ -46,7 +47,11 @@ class SessionListener(Protocol):
         ...
 
     def session_lost(self, generation: int, reason: str) -> None:
-        """Nothing of the child runs any more."""
+        """The child is lost: it was killed with all its processes, and does nothing any more."""
+        ...
+
+    def session_gone(self, generation: int) -> None:
+        """The processes of the lost child are gone, so nobody has its files open any more."""
         ...
 
     def task_failed(self, generation: int, notice: sp.TaskFailed) -> None: ...
@@ -57,7 +62,9 @@ class SessionListener(Protocol):
 
 
 class SessionKeeper(Component):
-    """`session()` returns the living, warm child. Its loss is reported once, after its processes are gone.
+    """`session()` returns the living, warm child. Its loss is reported once, when all its processes were killed.
+
+    Tasks can then start elsewhere; that the processes are gone is reported when they are.
 
     `on_start_failed` is called with the reason why a child never became ready. `start_error` has it until one is ready.
     """
@@ -176,7 +183,7 @@ class SessionKeeper(Component):
             self._start_failed(f"its process could not be started: {error}")
             raise
         self._child = child
-        was_ready = False
+        was_ready, reason = False, None
         try:
             reason = await self._await_ready(condemned)
             if reason is None:
@@ -190,20 +197,28 @@ class SessionKeeper(Component):
             self.aged, self.jvm, self.workers = "", {}, {}
             if not self._renewing:
                 self._enter(SessionPhase.LOST)
-            await child.kill()
+            ended = await child.ended(LAST_WORD)
+            await child.send_kill()
+            if was_ready and reason is not None:
+                self._tell_lost(generation, f"{reason} (exit code {child.exit_code})" if ended else reason)
+            await child.gone()
             self._child = None
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
             async with self._turn:
                 self._ended = generation
                 self._turn.notify_all()
-        reason = f"{reason} (exit code {child.exit_code})"
         if not was_ready:
+            reason = f"{reason} (exit code {child.exit_code})"
             self._start_failed(start_failure(reason, printed_since(output, printed), config))
-            reason = f"its session does not start: {self.start_error}"
-        say = log.info if self._renewing else log.warning
-        say("the session child is gone", generation=generation, reason=reason)
-        self._listener().session_lost(generation, reason)
+            self._tell_lost(generation, f"its session does not start: {self.start_error}")
+        log.info("the session child is gone", generation=generation, exit_code=child.exit_code)
+        self._listener().session_gone(generation)
         return was_ready
+
+    def _tell_lost(self, generation: int, reason: str) -> None:
+        say = log.info if self._renewing else log.warning
+        say("the session child is lost", generation=generation, reason=reason)
+        self._listener().session_lost(generation, reason)
 
     def _start_failed(self, why: str) -> None:
         self.start_error = why

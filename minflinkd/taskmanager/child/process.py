@@ -36,6 +36,7 @@ class SessionProcess:
         self.jvm_pid: int | None = None
         self.phases: dict[str, float] = {}
         self._process = process
+        self._killed: list[psutil.Process] = []
         self._connection = connection
 
     @classmethod
@@ -108,13 +109,28 @@ class SessionProcess:
         except psutil.Error:
             return False
 
+    async def ended(self, patience: float) -> bool:
+        """Whether the child itself has ended, or does so within so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._process.wait()
+        return self._process.returncode is not None
+
     async def kill(self) -> None:
         """End the child, its JVM and its Python workers, and wait until they are gone. Idempotent."""
-        brood = await asyncio.to_thread(self._brood)
-        for process in brood:
+        await self.send_kill()
+        await self.gone()
+
+    async def send_kill(self) -> None:
+        """Send SIGKILL to the child, its JVM and its Python workers. None of them does anything more. Idempotent."""
+        self._killed = await asyncio.to_thread(self._brood)
+        for process in self._killed:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        below = [process for process in brood if process.pid != self.pid]  # asyncio reaps the child itself
+
+    async def gone(self) -> None:
+        """Wait until the killed processes have left the system, which takes a second for a JVM with much memory."""
+        below = [process for process in self._killed if process.pid != self.pid]  # asyncio reaps the child itself
         _, alive = await asyncio.to_thread(psutil.wait_procs, below, KILL_TIMEOUT)
         if alive:
             log.error("processes of a session child do not end", pids=[p.pid for p in alive])

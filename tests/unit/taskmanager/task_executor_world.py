@@ -65,6 +65,7 @@ class Session:
     refuses: bool = False
     heirs: dict[AttemptId, AttemptId] = field(default_factory=dict)
     unloading: asyncio.Event | None = None  # how long unloading takes
+    going: asyncio.Event | None = None  # it is lost, and how long its processes take to go
 
     def renew(self, reason: str) -> None:
         self.asked.append("renew")
@@ -76,10 +77,14 @@ class Session:
         self.asked.append("condemn")
 
     async def gone(self, generation: int) -> bool:
+        if self.going is not None:
+            await self.going.wait()
         return True
 
     async def ask(self, request: m.Message, timeout: float) -> Any:
         self.asked.append(type(request).__name__)
+        if self.going is not None:
+            raise sp.SessionLost("killed")
         if self.refuses and isinstance(request, sp.RunTask | sp.AnalyzeTasks):
             raise sp.UnknownAttempt("not now")
         if isinstance(request, sp.RunTask):
@@ -163,6 +168,11 @@ class World:
     async def ask(self, request: m.Request[Any], *, timeout: float = 5.0) -> Any:
         fence = RM if isinstance(request, m.AllocateSlots | m.RenewSession | m.ExitTaskManager) else JM
         return await self.wire.party("daemon").ask(task_manager(TM), request, timeout=timeout, fence=fence)
+
+    def lose_session(self) -> None:
+        """Let the session be lost, and its processes be gone."""
+        self.executor.session_lost(1, "killed")
+        self.executor.session_gone(1)
 
     async def allocate(self, allocation: AllocationId = X, slot: int = 0) -> None:
         request = m.AllocateSlots(

@@ -69,7 +69,7 @@ async def test_a_tasks_end_gives_its_artifacts_back(tmp_path: Path, how: str) ->
             error = ErrorInfo(code="user-code", message="division by zero")
             world.executor.task_failed(1, sp.TaskFailed(attempt_id=ATTEMPT, error=error))
         elif how == "session lost":
-            world.executor.session_lost(1, "killed")
+            world.lose_session()
         await asyncio.sleep(1.0)
         assert references.count_of_job(JOB) == 0
         assert world.statuses[-1] is (m.TaskState.CANCELED if how in ("cancelled", "slow") else m.TaskState.FAILED)
@@ -246,13 +246,36 @@ async def test_a_directory_whose_heir_has_ended_before_that_was_known_is_removed
         assert directories(tmp_path) == set()
 
 
+async def test_tasks_of_a_lost_session_fail_at_once_and_keep_their_slots_until_it_is_gone(tmp_path: Path) -> None:
+    """They can start elsewhere meanwhile. Here, nothing may use their slots and files before (R11, C10a)."""
+    async with running(tmp_path) as world:
+        await world.allocate()
+        await world.ask(DEPLOY)
+        await asyncio.sleep(1.0)
+        (tmp_path / "attempts" / ATTEMPT).mkdir(parents=True)
+        going = world.session.going = asyncio.Event()
+        world.executor.session_lost(1, "killed")
+        await asyncio.sleep(1.0)
+        assert world.statuses[-1] is m.TaskState.FAILED
+        free = asyncio.create_task(world.ask(m.FreeSlots(job_id=JOB, allocations=(X,)), timeout=60.0))
+        await asyncio.sleep(3.0)
+        assert not free.done()
+        assert directories(tmp_path) != set()
+        going.set()
+        world.executor.session_gone(1)
+        await free
+        await asyncio.sleep(1.0)
+        assert directories(tmp_path) == set()
+        assert world.executor.attempts == {}
+
+
 async def test_an_inherited_directory_goes_with_the_session(tmp_path: Path) -> None:
     """Nobody writes there any more (C10a)."""
     async with running(tmp_path) as world:
         await stop_and_inherit(world, tmp_path)
         world.session.unloading.set()
         await asyncio.sleep(1.0)
-        world.executor.session_lost(1, "killed")
+        world.lose_session()
         await asyncio.sleep(1.0)
         assert directories(tmp_path) == set()
 
