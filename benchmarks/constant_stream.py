@@ -52,12 +52,13 @@ FROM (SELECT id, concat({_PIECES}) AS payload
 GROUP BY id
 """
 
-    def write(self, version: str, partitions: int, *, interval: str) -> Path:
-        """Write the job file of a version."""
+    def write(self, version: str, partitions: int, *, interval: str, highest: int | None = None) -> Path:
+        """Write the job file of a version. `highest`: its max-parallelism."""
         self.base.mkdir(parents=True, exist_ok=True)
         document: dict[str, Any] = {
             "name": f"constant stream, {self.megabytes} MB",
             "parallelism": partitions,
+            **({"max-parallelism": highest} if highest is not None else {}),
             "params": {"version": version, "output": str(self.output)},
             "checkpointing": {"interval": interval},
             "artifacts": [{"name": "batch_files.py", "path": batch_files.__file__}],

@@ -14,8 +14,9 @@ has another param in its SQL. All sides have the settings of a TaskManager's ses
 
 Sides take turns of five restarts, while the others have no query. Each restart has at least ten micro-batches of the
 version before it, and a checkpoint of it. For a job each turn begins with a new state; the query by hand goes on with
-its own. Rescaling is from 2 to 4 partitions and back; by hand it is Spark's repartitioning of the checkpoint directory.
-Before that, the entry of the interrupted micro-batch is removed from it, because otherwise Spark refuses.
+its own. Rescaling is from 2 to 4 slots and back. Here the state has 4 partitions all the time. By hand, Spark
+repartitions the checkpoint directory. Before that, the entry of the interrupted micro-batch is removed from it, because
+otherwise Spark refuses.
 
 Phases are those that the job reports of its restart, counted from the last micro-batch of the old version.
 """
@@ -55,6 +56,10 @@ class Part:
     def title(self) -> str:
         size = f"{self.megabytes} MB" if self.megabytes else "tiny state"
         return f"{size}, {PARTITIONS} -> {WIDE} -> {PARTITIONS}" if self.rescales else size
+
+    @property
+    def highest(self) -> int | None:
+        return WIDE if self.rescales else None
 
     def steps(self) -> Iterator[dict[str, Any]]:
         """Yield the arguments of each version."""
@@ -150,11 +155,11 @@ async def _our_turn(cluster: Cluster, stream: ConstantStream, part: Part, restar
     steps = part.steps()
     old = next(steps)
     async with watched(cluster) as commits:
-        job_id = await cluster.submit(stream.write(**old, interval=INTERVAL))
+        job_id = await cluster.submit(stream.write(**old, interval=INTERVAL, highest=part.highest))
         await _settled(cluster, job_id, stream, old["version"])
         for _ in range(restarts):
             new = next(steps)
-            file = stream.write(**new, interval=INTERVAL)
+            file = stream.write(**new, interval=INTERVAL, highest=part.highest)
             accepted = await restart(cluster.client, job_id, file, params={}, options={}, tell=lambda _: None)
             over = partial(_over, cluster, job_id, accepted.number)
             done = await until(over, f"hot restart {accepted.number} of {job_id}", timeout=PATIENCE, pause=0.1)
@@ -163,7 +168,7 @@ async def _our_turn(cluster: Cluster, stream: ConstantStream, part: Part, restar
                 found.checkpoint.append(await _checkpoint(cluster, job_id, done.checkpoint_id))
             after = await _settled(cluster, job_id, stream, new["version"])
             stopped = done.requested / 1000 + done.phases["stopped"]
-            processed = await until(partial(_seen, commits, stopped, part.rescales), "its micro-batches in the log")
+            processed = await until(partial(_seen, commits, stopped), "its micro-batches in the log")
             since = done.requested / 1000 - processed.last
             phases = {"requested": since} | {phase: since + seconds for phase, seconds in done.phases.items()}
             found.note(processed.gap, phases, stream.visible_gap(old["version"], new["version"]))
@@ -184,13 +189,13 @@ class Processed:
         return self.first - self.last
 
 
-async def _seen(commits: Commits, stopped: float, repartitioned: bool) -> Processed | None:
-    """Return the commits around a restart. Repartitioning adds a micro-batch without input.
+async def _seen(commits: Commits, stopped: float) -> Processed | None:
+    """Return the commits around a restart.
 
     `stopped` is when the old version had ended.
     """
     end = max((epoch for epoch, at in commits.items() if at <= stopped), default=None)
-    first = None if end is None else commits.get(end + 1 + repartitioned)
+    first = None if end is None else commits.get(end + 1)
     return None if end is None or first is None else Processed(commits[end], first)
 
 
