@@ -50,7 +50,7 @@ LIGHT := $(PYTEST) -n 3 --dist loadfile $(WITHOUT_SPARK)
 HEAVY = $(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(WITHOUT_SPARK))
 
 # Each process of pytest reads all tests. One compiles them for all, on a core that would be idle meanwhile; an error in
-# a test is said by those that run it.
+# a test is reported by those that run it.
 compiled: setup
 	@pytest --collect-only -qq > /dev/null || true
 
@@ -66,7 +66,7 @@ test: ready
 test-all: PROCESSES := 2
 test-all: export HYPOTHESIS_PROFILE := exploring
 test-all: ready
-	@echo '$(LIGHT)'; $(LIGHT) || failed=1; echo '$(HEAVY)'; $(HEAVY) || failed=1; test -z "$$failed"
+	@failed=; echo '$(LIGHT)'; $(LIGHT) || failed=1; echo '$(HEAVY)'; $(HEAVY) || failed=1; test -z "$$failed"
 
 # Jobs of every shape against their batch; `make shapes SEEDS=17` plays one of them again.
 SEEDS := 0-999

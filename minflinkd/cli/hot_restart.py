@@ -137,7 +137,8 @@ def rescale(
 ) -> None:
     """Change the parallelism of the running JOB: a hot restart of the same version.
 
-    Its state stays as it is up to the job's max-parallelism. Beyond that it is repartitioned first, which takes longer.
+    State that has at least N partitions stays as it is. Other state is repartitioned first, which takes longer. More
+    than the job's max-parallelism is refused.
 
     \b
     Exit codes: as for `minflinkd hot-restart`.

@@ -15,6 +15,7 @@ def partitions_of(parallelism: int, desired: int, highest: int | None, recorded:
     `parallelism`: of the attempt. `desired`: what the task wants; it has less while slots are lacking. `highest`: the
     job's max-parallelism, if it states one. `recorded`: partitions of the state that the attempt restores; 0: none.
     """
+    wanted = max(desired, parallelism)
     if highest is not None:
         return max(highest, parallelism)
-    return recorded if recorded >= parallelism else max(desired, parallelism)
+    return max(recorded, wanted)

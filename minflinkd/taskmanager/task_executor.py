@@ -94,6 +94,7 @@ class TaskExecutor(Component):
         self._job_masters = JobMasters(core, network, clock)
         self._rising: dict[AttemptId, asyncio.Task[None]] = {}
         self._endings: dict[AttemptId, asyncio.Task[None]] = {}
+        self._of_lost_session: list[Attempt] = []  # until its processes are gone
         self._collected = CollectedRows(keeper.session)
         self._stopping = Stopping(
             attempts=self.attempts,
@@ -328,7 +329,7 @@ class TaskExecutor(Component):
                 attempt.to(m.TaskState.CANCELING)
             snapshots = self._snapshots.cancel_all(attempt)
             await self._stopping.stop(attempt, self._rising.pop(attempt_id, None), deadline)
-            if snapshots:  # if a storage hangs, they end later on their own
+            if snapshots and not attempt.ended:  # if a storage hangs, they end later on their own
                 await asyncio.wait(snapshots, timeout=max(0.0, deadline - self._clock.monotonic()))
         finally:
             self._endings.pop(attempt_id, None)
@@ -410,17 +411,16 @@ class TaskExecutor(Component):
     def session_lost(self, generation: int, reason: str) -> None:
         """Fail the tasks of a lost session at once. Their slots stay occupied until its processes are gone."""
         error = SessionLost(f"the session of TaskManager {self.resource_id} was lost: {reason}").info()
-        for attempt in self._of_generation(generation):
+        self._of_lost_session = [a for a in self.attempts.values() if a.generation == generation]
+        for attempt in self._of_lost_session:
             if self._begin_end(attempt, error):
                 attempt.to(m.TaskState.FAILED, error=error)
         self._tell_session()
 
-    def session_gone(self, generation: int) -> None:
-        """Delete the directories of its tasks: nobody can write there any more (C10a)."""
-        self._stopping.session_gone(self._of_generation(generation))
-
-    def _of_generation(self, generation: int) -> list[Attempt]:
-        return [attempt for attempt in self.attempts.values() if attempt.generation == generation]
+    def session_gone(self) -> None:
+        """Delete the directories of the lost session's tasks: nobody can write there any more (C10a)."""
+        gone, self._of_lost_session = self._of_lost_session, []
+        self._stopping.session_gone(gone)
 
     def task_failed(self, generation: int, notice: sp.TaskFailed) -> None:
         attempt = self._of(generation, notice.attempt_id)

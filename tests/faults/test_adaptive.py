@@ -37,7 +37,7 @@ def runs_with(parallelism: int) -> Callable[[JobInfo], bool]:
 async def test_a_job_starts_with_the_slots_there_are_and_grows_when_others_are_given_back(
     tmp_path: Path, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:
-    """The job wants 4 slots and gets 2. When the other job ends, the state is repartitioned, exactly (R20)."""
+    """The job wants 4 slots and gets 2. When the other job ends, it goes on with 4, exactly (R20)."""
     async with running_cluster(tmp_path, **ONE_TASK_MANAGER) as cluster:
         (only,) = await cluster.await_ready(1)
         other = await cluster.submit(windows.write("beside", mode="streaming"))

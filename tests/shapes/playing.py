@@ -162,7 +162,9 @@ class Play:
         await asyncio.to_thread(shutil.move, self.savepoint.removeprefix("file://"), moved)
         await asyncio.to_thread(self._feed)
         try:
-            await self._submit(version=2, restore={"path": str(moved)}, mode="batch")
+            # With more partitions than the savepoint has, so Spark has to rewrite the state.
+            more = {"max-parallelism": self.shape.max_parallelism + 1} if self.shape.max_parallelism else {}
+            await self._submit(version=2, restore={"path": str(moved)}, mode="batch", **more)
         except RefusedJob as error:
             told = "\n".join(error.lines())
             if TIME_HAS_ENDED not in told or self.shape.arriving:

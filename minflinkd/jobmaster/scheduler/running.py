@@ -67,9 +67,9 @@ def note_progress(this: Step, running: Running) -> None:
 
 
 def _hasten_checkpoint(this: Step, running: Running) -> Running:
-    """Take the first checkpoint after a restart as soon as the tasks have read again, not only after an interval.
+    """After a restart, take a checkpoint as soon as all tasks have read again, not only when the interval is over.
 
-    Exactly-once output appears with a checkpoint, and there has been none since before the restart.
+    Exactly-once output appears with a checkpoint, and none since the restart has had rows of all tasks.
     """
     if running.hastened or not this.state.has_read:
         return running

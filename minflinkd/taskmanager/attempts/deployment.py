@@ -81,6 +81,7 @@ class Deployer:
             oldest=deployment.oldest,
         )
         running = await session.ask(request, REPARTITION_TIMEOUT if _is_repartitioned(deployment) else RUN_TIMEOUT)
+        attempt.partitions = running.partitions
         if running.moved:
             attempt.forgets_known()
         phase("session")

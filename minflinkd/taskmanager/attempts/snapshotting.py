@@ -288,7 +288,7 @@ class Snapshots:
             source_offsets=taken.source_offsets,
             operators=taken.operators,
             parallelism=deployment.task.parallelism,
-            state_partitions=deployment.partitions,
+            state_partitions=attempt.partitions,
             bytes_full=sum(file.size for file in taken.files),
             bytes_uploaded=uploaded.size + rewritten.size,
             sync_ms=taken.sync_ms,

@@ -50,7 +50,7 @@ class SessionListener(Protocol):
         """The child is lost: it was killed with all its processes, and does nothing any more."""
         ...
 
-    def session_gone(self, generation: int) -> None:
+    def session_gone(self) -> None:
         """The processes of the lost child are gone, so nobody has its files open any more."""
         ...
 
@@ -212,7 +212,7 @@ class SessionKeeper(Component):
             self._start_failed(start_failure(reason, printed_since(output, printed), config))
             self._tell_lost(generation, f"its session does not start: {self.start_error}")
         log.info("the session child is gone", generation=generation, exit_code=child.exit_code)
-        self._listener().session_gone(generation)
+        self._listener().session_gone()
         return was_ready
 
     def _tell_lost(self, generation: int, reason: str) -> None:

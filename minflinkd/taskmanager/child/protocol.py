@@ -159,6 +159,7 @@ class TaskRunning(Message, frozen=True):
     phases: dict[str, float]
     operators: tuple[PlanNode, ...] = ()
     moved: bool = False  # the restored state was renumbered: its files have other paths than in the snapshot
+    partitions: int = 0  # that the query has: Spark cannot rewrite every state
 
 
 class RunTask(Request[TaskRunning], frozen=True):

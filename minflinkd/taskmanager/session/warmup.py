@@ -23,7 +23,7 @@ from minflinkd.taskmanager.session.query.building import Engine
 from minflinkd.taskmanager.session.spark.callback import ATTEMPT_KEY
 
 _BATCHES = 2  # of each run of the query
-_TIMEOUT = 120.0  # seconds
+_TIMEOUT = 120  # seconds
 
 
 def warm_up(engine: Engine) -> dict[str, float]:
@@ -49,11 +49,11 @@ def _stateful_query(engine: Engine) -> None:
     """Run a query over files, then run it again from its checkpoint, as a job is that comes back from a failure."""
     directory = Path(engine.session.state_directory) / f"warm-up-{uuid4().hex[:8]}"
     (directory / "in").mkdir(parents=True)
-    for number in range(2 * _BATCHES):
-        _write_file(directory / "in" / f"{number}.json", number)
     try:
-        for last in (_BATCHES, 2 * _BATCHES):
-            _run_until(engine, directory, last - 1)
+        for run in range(2):
+            for number in range(run * _BATCHES, (run + 1) * _BATCHES):
+                _write_file(directory / "in" / f"{number}.json", number)
+            _run_once(engine, directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -63,18 +63,15 @@ def _write_file(path: Path, number: int) -> None:
     path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
 
 
-def _run_until(engine: Engine, directory: Path, last: int) -> None:
-    """Run the query until it has finished the micro-batch `last`. Each micro-batch reads a file."""
+def _run_once(engine: Engine, directory: Path) -> None:
+    """Run the query until it has read all files, each in a micro-batch. Raises TimeoutError, or why it failed."""
     attempt_id = AttemptId(uuid4().hex)
     spark = engine.session.spark.newSession()
     spark.conf.set(ATTEMPT_KEY, attempt_id)
     spark.conf.set("spark.sql.shuffle.partitions", "1")
-    enough = threading.Event()
 
     def on_batch(frame: DataFrame, epoch: int) -> None:
-        frame.write.parquet(str(directory / "out" / str(epoch)))
-        if epoch >= last:
-            enough.set()
+        frame.write.parquet(str(directory / "out" / attempt_id / str(epoch)))
 
     engine.callback.register(attempt_id, on_batch)
     source = spark.readStream.schema("time TIMESTAMP, key LONG").option("maxFilesPerTrigger", 1)
@@ -86,11 +83,11 @@ def _run_until(engine: Engine, directory: Path, last: int) -> None:
     )
     writer = frame.writeStream.option("checkpointLocation", str(directory / "checkpoint"))
     engine.callback.attach(writer)
-    query = writer.start()
+    query = writer.trigger(availableNow=True).start()
     run_id = str(query.runId)
     try:
-        if not enough.wait(_TIMEOUT):
-            raise TimeoutError(f"the warm-up query made no progress within {_TIMEOUT:g} s")
+        if not query.awaitTermination(_TIMEOUT):
+            raise TimeoutError(f"the warm-up query did not end within {_TIMEOUT:g} s")
     finally:
         query.stop()
         engine.stores.close(run_id)

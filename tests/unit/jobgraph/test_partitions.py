@@ -19,6 +19,7 @@ NUMBERS = st.integers(1, 64)
         (2, 2, 8, 0, 8),
         (2, 2, None, 4, 4),  # it was wider before
         (4, 4, None, 2, 4),
+        (2, 4, None, 2, 4),  # slots are lacking for what a user has asked for; it is rewritten now, not when they come
         (2, 2, 8, 4, 8),  # the job states another max-parallelism than before
     ],
 )

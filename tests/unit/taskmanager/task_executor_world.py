@@ -172,7 +172,7 @@ class World:
     def lose_session(self) -> None:
         """Let the session be lost, and its processes be gone."""
         self.executor.session_lost(1, "killed")
-        self.executor.session_gone(1)
+        self.executor.session_gone()
 
     async def allocate(self, allocation: AllocationId = X, slot: int = 0) -> None:
         request = m.AllocateSlots(

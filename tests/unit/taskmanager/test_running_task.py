@@ -112,7 +112,7 @@ def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
         ),
         exchange=None,
         channels=no_channels(),
-        start=Start(tmp_path / "checkpoint"),
+        start=Start(tmp_path / "checkpoint", partitions=1),
     )
     ending, java_query = Ending(), JavaQuery()
     task = RunningQuery(built, events, ending)

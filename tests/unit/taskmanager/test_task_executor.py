@@ -262,7 +262,7 @@ async def test_tasks_of_a_lost_session_fail_at_once_and_keep_their_slots_until_i
         assert not free.done()
         assert directories(tmp_path) != set()
         going.set()
-        world.executor.session_gone(1)
+        world.executor.session_gone()
         await free
         await asyncio.sleep(1.0)
         assert directories(tmp_path) == set()

@@ -22,7 +22,7 @@ from minflinkd.taskmanager.session.plan import building
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.prepared import Prepared
 from minflinkd.taskmanager.session.restore.continuation import Standing
-from minflinkd.taskmanager.session.restore.directory import Restoring, Start
+from minflinkd.taskmanager.session.restore.directory import Restoring, Start, partitions_for
 from minflinkd.taskmanager.session.restore.repartition import PARTITIONS
 from minflinkd.taskmanager.session.sinks import TaskSinks, make_sinks
 from minflinkd.taskmanager.session.spark.callback import BatchCallback
@@ -93,7 +93,7 @@ def build(engine: Engine, request: RunTask, before: Standing | None, over: threa
             plan = building.build(engine.session, request.job, request.task, code, inputs)
         frame = plan.require()
         # Whatever the code of a vertex has set: the partitions of the state must be as many as the JobMaster knows of.
-        plan.spark.conf.set(PARTITIONS, str(request.state_partitions))
+        plan.spark.conf.set(PARTITIONS, str(partitions_for(request, plan)))
         output = opening.output(plan.schema)
         exchange = ExchangeSink(output.directory) if output is not None else None
         with code.in_session(plan.spark):

@@ -107,7 +107,7 @@ class RunningQuery:
             checkpoint=self.checkpoint,
             progress=self._progress,
             backpressure=self._backpressure,
-            share=Share(built.request.task.parallelism, built.request.state_partitions, built.plan),
+            share=Share(built.request.task.parallelism, built.start.partitions, built.plan),
             stopping=ending.over,
             gate=self._gate,
             published=self._published,
@@ -343,7 +343,7 @@ class RunningQuery:
         return Standing(
             job_id=job.job_id,
             task_id=task.id,
-            partitions=self._request.state_partitions,
+            partitions=self._built.start.partitions,
             spark=job.spark,
             operators=self._plan.operators,
             checkpoint_id=cut,

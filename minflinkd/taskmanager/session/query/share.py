@@ -2,8 +2,7 @@
 
 The state of a query may have more partitions than that (`jobgraph.partitions`). Each would be a Spark task of its own,
 and the query would take slots that belong to others. So the sinks read a micro-batch through `coalesce`: one Spark task
-computes several partitions, one after the other, each with its own state store. This can change from one micro-batch to
-the next.
+computes several partitions, one after the other, each with its own state store.
 
 Only the last stage of a micro-batch is coalesced. A query with two shuffles computes the partitions between them in
 Spark tasks of their own; the scheduler pool of the job keeps these from starving others.
@@ -16,10 +15,10 @@ from minflinkd.taskmanager.session.plan.plan import Plan
 
 
 class Share:
-    """`slots` may be set on any thread; the next micro-batch begins with it. `partitions`: of the query's state."""
+    """`partitions`: of the query's state."""
 
     def __init__(self, slots: int, partitions: int, plan: Plan) -> None:
-        self.slots = slots
+        self._slots = slots
         self._partitions = partitions
         # A complete result may be in an order, which `coalesce` does not keep.
         self._divides = plan.keeps_state and plan.output_mode is not OutputMode.COMPLETE
@@ -27,4 +26,4 @@ class Share:
     @property
     def tasks(self) -> int | None:
         """How many Spark tasks the last stage may have; None: one for each of its partitions."""
-        return self.slots if self._divides and self.slots < self._partitions else None
+        return self._slots if self._divides and self._slots < self._partitions else None

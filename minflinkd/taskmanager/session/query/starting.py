@@ -32,4 +32,6 @@ def start(built: BuiltTask, events: Events, ending: Ending) -> tuple[RunningQuer
         built.release()
         raise
     phases = {**built.phases, "start": time.monotonic() - began}
-    return query, TaskRunning(phases=phases, operators=built.plan.operators, moved=built.start.moved)
+    return query, TaskRunning(
+        phases=phases, operators=built.plan.operators, moved=built.start.moved, partitions=built.start.partitions
+    )

@@ -30,14 +30,21 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Start:
-    """Where a query starts. `moved`: state or offsets have other paths than in the snapshot.
+    """Where a query starts, and how many partitions it has.
 
-    `continues`: the directory is that of the attempt before it.
+    `moved`: state or offsets have other paths than in the snapshot. `continues`: the directory is that of the attempt
+    before it.
     """
 
     checkpoint: Path
+    partitions: int
     moved: bool = False
     continues: bool = False
+
+
+def partitions_for(request: RunTask, plan: Plan) -> int:
+    """Return how many partitions the query should have: without state, no more than are computed at a time."""
+    return request.state_partitions if plan.keeps_state else request.task.parallelism
 
 
 class Restoring:
@@ -69,13 +76,13 @@ class Restoring:
         return start
 
     def _prepare(self, plan: Plan) -> Start:
-        restored = self._request.restored
+        restored, wanted = self._request.restored, partitions_for(self._request, plan)
         if restored is not None and restored.offsets:
             target = self._checkpoint.with_name("at-offsets")
             start_at(self._session, plan, self._checkpoint, target, restored)
-            return Start(target, moved=True)
+            return Start(target, wanted, moved=True)
         if restored is None or restored.batch_id < 0:
-            return Start(self._checkpoint)
+            return Start(self._checkpoint, wanted)
         if restored.same_meaning:
             placement.refuse_another_meaning(
                 restored.operators, plan.operators, allow_non_restored=restored.allow_non_restored
@@ -89,36 +96,38 @@ class Restoring:
             plan.operators,
             allow_non_restored=restored.allow_non_restored,
         )
-        checkpoint, batch = self._fit_partitions(plan, restored.batch_id)
+        checkpoint, batch, partitions = self._fit_partitions(plan, restored.batch_id, wanted)
         snapshot.renew_query_id(checkpoint)
         if self._request.job.mode is RuntimeMode.BATCH and not restored.input_ended:
             snapshot.plan_empty_batch(checkpoint, batch)
-        return Start(checkpoint, moved=moved)
+        return Start(checkpoint, partitions, moved=moved)
 
     def _go_on(self, before: Standing, plan: Plan) -> Start:
         snapshot.cut_off(before.checkpoint, before.batch_id, lines_with_logs(plan.operators))
         snapshot.renew_query_id(before.checkpoint)
-        return Start(before.checkpoint, continues=True)
+        return Start(before.checkpoint, before.partitions, continues=True)
 
-    def _fit_partitions(self, plan: Plan, batch: int) -> tuple[Path, int]:
-        """R20: give the query as many partitions as it should have. Returns its directory and last micro-batch.
+    def _fit_partitions(self, plan: Plan, batch: int, wanted: int) -> tuple[Path, int, int]:
+        """R20: give the query as many partitions as it should have.
+
+        Returns its directory, its last micro-batch, and how many it has.
 
         If Spark cannot repartition the state, the query keeps its partitions: results are the same, only the
         parallelism is not as wanted.
         """
-        request, wanted = self._request, self._request.state_partitions
+        request = self._request
         recorded = recorded_partitions(snapshot.read_offsets(self._checkpoint, batch))
         if recorded in (0, wanted):
-            return self._checkpoint, batch
+            return self._checkpoint, batch, wanted
         target = self._checkpoint.with_name("repartitioned")
         try:
             with pool(self._context, request.job.job_id), tagged(self._context, request.attempt_id):
-                return target, repartition(plan.spark, self._checkpoint, batch, wanted, target)
+                return target, repartition(plan.spark, self._checkpoint, batch, wanted, target), wanted
         except StateNotRepartitioned as error:
             if self._stopping.is_set():
                 raise
             log.warning("a query keeps its partitions", attempt=request.attempt_id, has=recorded, why=str(error))
-            return self._checkpoint, batch
+            return self._checkpoint, batch, recorded
 
     @property
     def _context(self) -> SparkContext:
