@@ -176,8 +176,9 @@ def test_native_code_is_there_once_by_its_own_name(session: Any, tmp_path: Path)
     """Another version is refused. The same one is shared, and stays for later jobs (B31)."""
     cache = caches(session)
     main = artifacts(tmp_path / "job", main="import acme_fast\ndef run(): return acme_fast.VALUE\n")
+    library = native(tmp_path / "1", "1")  # once: an archive has the time at which it was made
     for _ in range(2):
-        code = cache.load(JOB, main | native(tmp_path / "1", "1"))
+        code = cache.load(JOB, main | library)
         assert call(code) == 1
         code.release()
     with pytest.raises(LibraryConflict, match="another version of acme_fast") as refused:
