@@ -49,8 +49,8 @@ PYTEST := pytest --durations=25 --durations-min=5
 LIGHT := $(PYTEST) -n 3 --dist loadfile $(WITHOUT_SPARK)
 HEAVY = $(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(WITHOUT_SPARK))
 
-# Each process of pytest reads all tests. One compiles them for all, on a core that would be idle meanwhile; an error in
-# a test is reported by those that run it.
+# Each process of pytest reads all tests. This one compiles them for the others, on a core that would be idle meanwhile.
+# The others report an error in a test.
 compiled: setup
 	@pytest --collect-only -qq > /dev/null || true
 
@@ -61,8 +61,8 @@ test: ready
 	$(LIGHT) -m "not slow"
 	$(HEAVY) -m "not slow"
 
-# The second part runs even if the first fails: who waits two hours learns of all failures.
-# Its slow tests keep the processors busy, so there is one process for each.
+# The second part runs even if the first fails: whoever waits two hours should learn of all failures. Slow tests keep the
+# processors busy, so the second part has one process for each.
 test-all: PROCESSES := 2
 test-all: export HYPOTHESIS_PROFILE := exploring
 test-all: ready

@@ -137,8 +137,8 @@ def rescale(
 ) -> None:
     """Change the parallelism of the running JOB: a hot restart of the same version.
 
-    State that has at least N partitions stays as it is. Other state is repartitioned first, which takes longer. More
-    than the job's max-parallelism is refused.
+    State that has at least so many partitions stays as it is. Other state is repartitioned first, which takes longer.
+    A parallelism above the job's max-parallelism is refused.
 
     \b
     Exit codes: as for `minflinkd hot-restart`.

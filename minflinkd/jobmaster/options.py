@@ -21,7 +21,7 @@ class JobMasterOptions:
     checkpoints: CheckpointOptions = field(default_factory=CheckpointOptions)
     adaptive: bool = True  # start with fewer slots than wanted, and grow (R20)
     min_parallelism: int = 1  # of every task, if adaptive
-    max_parallelism: int | None = None  # of every task: as many partitions has its state; None: the job states none
+    max_parallelism: int | None = None  # of every task, and the number of its partitions; None: the job states none
     resource_wait_timeout: float = 30.0  # to wait for all wanted slots, before fewer suffice
     resource_stabilization_timeout: float = 10.0  # without further slots, before a job grows to fewer than it wants
     cooldown_after_rescaling: float = 30.0  # after a deployment, before the job grows

@@ -251,7 +251,7 @@ def _sink_info(graph: JobGraph, vertex: Vertex) -> SinkInfo:
 
 
 def max_parallelism(details: TaskDetails, job: JobDetails) -> int:
-    """Return up to which parallelism the task's state need not be rewritten."""
+    """Return the highest parallelism for which the task's state need not be rewritten."""
     return job.graph.max_parallelism or max(details.partitions, details.task.parallelism)
 
 

@@ -49,7 +49,7 @@ class Chain:
     last: p.SnapshotTaken | None = None
     files: Path = Path()
 
-    async def run(self, parallelism: int, batches: int = 4) -> p.SnapshotTaken:
+    async def run(self, parallelism: int, batches: int = 4, *, partitions: int = 0) -> p.SnapshotTaken:
         out = self.base / f"{uuid4().hex}.jsonl"
         (self.base / "sink.py").write_text(SINK % str(out))
         directory, restored = self.child.fresh_directory(), None
@@ -65,6 +65,7 @@ class Chain:
             directory=str(directory),
             restored=restored,
             artifacts={"sink.py": str(self.base / "sink.py")},
+            partitions=partitions,
         )
         running = await self.child.ask(request)
         self.seconds.append(running.phases["prepare"])
@@ -83,6 +84,7 @@ class Chain:
                 self.rows.extend(rows)
         self.last, self.files = taken, target
         self.partitions.append(partitions_of(target, taken))
+        assert running.partitions == self.partitions[-1], "later snapshots would record another number"
         return taken
 
 
@@ -148,6 +150,29 @@ async def test_a_query_without_state_follows_as_well(child: Child, tmp_path: Pat
     assert [epoch for epoch, _ in chain.batches] == list(range(taken[-1].batch_id + 1))
     assert {used for _, used in chain.batches} == {4, 2, 3}
     assert chain.rows == [[value] for value in range(0, ROWS * len(chain.batches), 100)]
+
+
+async def test_a_query_without_state_has_no_more_partitions_than_slots(child: Child, tmp_path: Path) -> None:
+    """A max-parallelism is about state. Without it there is nothing that more partitions would save (J6)."""
+    even = sql("even", "SELECT value FROM numbers WHERE value % 100 = 0", "numbers")
+    chain = Chain(child, tmp_path, [rate(ROWS), even])
+    for parallelism in (2, 3):
+        await chain.run(parallelism, partitions=8)
+    assert chain.partitions == [2, 3]
+    assert chain.rows == [[value] for value in range(0, ROWS * len(chain.batches), 100)]
+
+
+async def test_another_max_parallelism_rewrites_the_state(child: Child, tmp_path: Path) -> None:
+    """The number of slots has nothing to do with it. Several partitions in one Spark task count exactly (R20, H6)."""
+    totals = sql("totals", "SELECT value % 10 AS k, count(*) AS n, sum(value) AS s FROM numbers GROUP BY 1", "numbers")
+    chain = Chain(child, tmp_path, [rate(ROWS), totals], OutputMode.UPDATE)
+    for parallelism, partitions in ((2, 5), (1, 3), (2, 7)):
+        await chain.run(parallelism, partitions=partitions)
+    assert chain.partitions == [5, 3, 7]
+    for batch in range(len(chain.batches)):
+        end = ROWS * (batch + 1)
+        exact = [[k, end // 10, sum(range(k, end, 10))] for k in range(10)]
+        assert chain.rows[10 * batch : 10 * batch + 10] == exact, f"micro-batch {batch} of {chain.batches}"
 
 
 async def test_duplicates_are_still_known(child: Child, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from minflinkd.jobgraph.model import Task
-from minflinkd.jobgraph.partitions import partitions_of
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler import running, sizing
 from minflinkd.jobmaster.scheduler.execution import Execution
@@ -49,7 +48,7 @@ def _scheduled(this: Step, task: Task, share: Share, found: ev.RestorePointFound
     attempt = replace(
         old if old.state is ExecutionState.CREATED else old.next_attempt(),
         parallelism=parallelism,
-        partitions=partitions_of(parallelism, task.parallelism, this.state.options.max_parallelism, recorded),
+        partitions=sizing.partitions_of(parallelism, task.parallelism, this.state.options.max_parallelism, recorded),
         attempt_id=this.chance.ids.attempt(),
         allocation_id=allocation,
         resource_id=share.resource_id,

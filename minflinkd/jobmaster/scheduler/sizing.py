@@ -1,5 +1,7 @@
 """How many slots a job wants, and whether those that it holds suffice for now (R20). Pure queries on its state.
 
+The number of partitions of a task's state is decided here as well: it says up to how many slots the task can use.
+
 A job waits for all slots that it wants, or for as many as it last ran with. After `resource_wait_timeout` its least
 parallelism suffices. It keeps asking for the missing slots, so that it can grow.
 """
@@ -76,6 +78,18 @@ def closed_to_next(state: JobState) -> frozenset[ResourceId]:
 def libraries_wanted(state: JobState) -> tuple[Library, ...]:
     """Return the libraries for which slots are asked: those of the next version while they are to be elsewhere."""
     return state.next_libraries if groups_leaving(state) and state.reserving is not None else state.pool.libraries
+
+
+def partitions_of(parallelism: int, desired: int, highest: int | None, recorded: int = 0) -> int:
+    """Return how many partitions the state of a task's next attempt has.
+
+    A job with `max-parallelism: 8` and `parallelism: 2` has 8 partitions, of which 2 are computed at a time. With a
+    parallelism of 4 it continues with the same 8, and nothing of its state has to be rewritten.
+
+    `parallelism`: of the attempt. `desired`: what the task wants; it has less while slots are lacking. `highest`: the
+    job's max-parallelism, if it states one. `recorded`: partitions of the state that the attempt restores; 0: none.
+    """
+    return max(parallelism, max(desired, recorded) if highest is None else highest)
 
 
 def _no_wider(bounds: Bounds, width: int) -> Bounds:

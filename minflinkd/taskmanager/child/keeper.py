@@ -64,7 +64,7 @@ class SessionListener(Protocol):
 class SessionKeeper(Component):
     """`session()` returns the living, warm child. Its loss is reported once, when all its processes were killed.
 
-    Tasks can then start elsewhere; that the processes are gone is reported when they are.
+    Its tasks can then start elsewhere. A second report follows when the processes are gone.
 
     `on_start_failed` is called with the reason why a child never became ready. `start_error` has it until one is ready.
     """

@@ -122,9 +122,9 @@ class SessionProcess:
         await self.gone()
 
     async def send_kill(self) -> None:
-        """Send SIGKILL to the child, its JVM and its Python workers: none of them runs another instruction. Idempotent.
+        """Send SIGKILL to the child, its JVM and its Python workers. Idempotent.
 
-        Executors on a Spark cluster end when they notice that their driver has gone.
+        They do nothing more from then on. Executors on a Spark cluster end when they notice that their driver has gone.
         """
         self._killed = await asyncio.to_thread(self._brood)
         for process in self._killed:

@@ -46,7 +46,7 @@ def _python_worker(engine: Engine) -> None:
 
 
 def _stateful_query(engine: Engine) -> None:
-    """Run a query over files, then run it again from its checkpoint, as a job is that comes back from a failure."""
+    """Run a query over files, then again from its checkpoint, as a job does that recovers from a failure."""
     directory = Path(engine.session.state_directory) / f"warm-up-{uuid4().hex[:8]}"
     (directory / "in").mkdir(parents=True)
     try:

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from minflinkd.jobgraph.model import OutputMode
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.taskmanager.exchange.channels import TaskChannels
 from minflinkd.taskmanager.exchange.log import Entry, EntryKind
@@ -28,7 +29,6 @@ from minflinkd.taskmanager.session.plan.watermarks import Watermarks, is_idle
 from minflinkd.taskmanager.session.query.disk_space import DiskSpace
 from minflinkd.taskmanager.session.query.progress import Progress
 from minflinkd.taskmanager.session.query.run import Gate
-from minflinkd.taskmanager.session.query.share import Share
 from minflinkd.taskmanager.session.sinks import TaskSinks
 from minflinkd.taskmanager.session.spark import steady_plans
 from minflinkd.taskmanager.session.spark.failures import BatchFailed, QueryEnded, batch_failure, input_failure
@@ -39,12 +39,26 @@ log = structlog.get_logger(__name__)
 _LOOK = 1.0  # seconds between two checks of the disks
 
 
+def spark_tasks(plan: Plan, slots: int, partitions: int) -> int | None:
+    """Return by how many Spark tasks the sinks read a micro-batch; None: one for each partition.
+
+    State may have more partitions than its task has slots. If each were a Spark task, the query would take slots that
+    belong to others. So the micro-batch is read through `coalesce`: one Spark task computes several partitions, one
+    after the other, each with its own state store.
+
+    A complete result may be in an order, which `coalesce` does not keep. The stage between two shuffles cannot be
+    coalesced from here; the job's scheduler pool keeps it from starving others.
+    """
+    divides = plan.keeps_state and plan.output_mode is not OutputMode.COMPLETE
+    return slots if divides and slots < partitions else None
+
+
 @dataclass
 class MicroBatches:
     """Processes the micro-batches of one query.
 
     `max_backlog`: bytes that readers may be behind in the query's exchange before a micro-batch waits (J10).
-    `space`: a micro-batch waits while a disk that the query writes to is nearly full (A14).
+    `tasks`: see `spark_tasks`. `space`: a micro-batch waits while a disk that it writes to is nearly full (A14).
     `published`: called after each micro-batch, with its number and the seconds that it took. `error`: why one failed.
     """
 
@@ -58,7 +72,7 @@ class MicroBatches:
     checkpoint: Path
     progress: Progress
     backpressure: Backpressure
-    share: Share
+    tasks: int | None
     stopping: threading.Event
     gate: Gate
     published: Callable[[int, float], None]
@@ -112,7 +126,7 @@ class MicroBatches:
 
     def _write(self, frame: DataFrame, epoch: int) -> None:
         began = time.monotonic()
-        rows = self.sinks.write(frame, epoch, tasks=self.share.tasks)
+        rows = self.sinks.write(frame, epoch, tasks=self.tasks)
         if any(sink.sink is not None and sink.sink.python is not None for sink in self.plan.sinks):
             # The next micro-batch is planned in the same session.
             steady_plans.hold(frame.sparkSession, stateful=self.plan.keeps_state)

@@ -31,13 +31,12 @@ from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
 from minflinkd.taskmanager.session.plan import bounded
 from minflinkd.taskmanager.session.plan.watermarks import Watermarks, finds_input
 from minflinkd.taskmanager.session.query.batch_input import failed_input
-from minflinkd.taskmanager.session.query.batches import MicroBatches
+from minflinkd.taskmanager.session.query.batches import MicroBatches, spark_tasks
 from minflinkd.taskmanager.session.query.building import BuiltTask
 from minflinkd.taskmanager.session.query.disk_space import DiskSpace, written_to
 from minflinkd.taskmanager.session.query.ending import Ending
 from minflinkd.taskmanager.session.query.progress import Progress
 from minflinkd.taskmanager.session.query.run import Gate, SparkRun
-from minflinkd.taskmanager.session.query.share import Share
 from minflinkd.taskmanager.session.query.snapshotter import Snapshotter
 from minflinkd.taskmanager.session.query.stopped import StoppedQuery
 from minflinkd.taskmanager.session.query.work import Workload, partitions
@@ -107,7 +106,7 @@ class RunningQuery:
             checkpoint=self.checkpoint,
             progress=self._progress,
             backpressure=self._backpressure,
-            share=Share(built.request.task.parallelism, built.start.partitions, built.plan),
+            tasks=spark_tasks(built.plan, built.request.task.parallelism, built.start.partitions),
             stopping=ending.over,
             gate=self._gate,
             published=self._published,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minflinkd.jobgraph.partitions import partitions_of
+from minflinkd.jobmaster.scheduler.sizing import partitions_of
 
 NUMBERS = st.integers(1, 64)
 
