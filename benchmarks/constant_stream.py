@@ -81,6 +81,11 @@ GROUP BY id
         """Return the seconds from the last visible rows of one version to the first of the next."""
         return min(self._shown(new)) - max(self._shown(old))
 
+    def visible_gap_at(self, version: str, moment: float) -> float:
+        """Return the seconds between the rows that became visible last before a moment and first after it."""
+        shown = self._shown(version)
+        return min(at for at in shown if at > moment) - max(at for at in shown if at <= moment)
+
     def _shown(self, version: str) -> list[float]:
         """Return when the files became visible: the last change of a file is its rename."""
         return [file.stat().st_ctime for file in self.output.glob(f"{version}-*")]

@@ -14,9 +14,10 @@ has another param in its SQL. All sides have the settings of a TaskManager's ses
 
 Sides take turns of five restarts, while the others have no query. Each restart has at least ten micro-batches of the
 version before it, and a checkpoint of it. For a job each turn begins with a new state; the query by hand goes on with
-its own. Rescaling is from 2 to 4 slots and back. Here the state has 4 partitions all the time. By hand, Spark
-repartitions the checkpoint directory. Before that, the entry of the interrupted micro-batch is removed from it, because
-otherwise Spark refuses.
+its own. Rescaling is from 2 to 4 slots and back, of one version. Here the state has 4 partitions all the time, and no
+task stops: the figures are those around the moment in which the job changed hands, beside those of all other
+micro-batches. By hand, Spark repartitions the checkpoint directory. Before that, the entry of the interrupted
+micro-batch is removed from it, because otherwise Spark refuses.
 
 Phases are those that the job reports of its restart, counted from the last micro-batch of the old version.
 """
@@ -79,6 +80,7 @@ class Found:
     phases: list[dict[str, float]] = field(default_factory=list)
     task: list[dict[str, float]] = field(default_factory=list)
     checkpoint: list[dict[str, float]] = field(default_factory=list)
+    usual: list[float] = field(default_factory=list)  # between two micro-batches of a job that is not being rescaled
 
     def note_by_hand(self, stream: ConstantStream, times: Mapping[str, float], old: str, new: str) -> None:
         """Record a restart; `times` are times of day from the process."""
@@ -114,7 +116,8 @@ async def _part(row: Row, cluster: Cluster, base: Path, part: Part, turns: int, 
     steps = part.steps()
     async with by_hand(stream, work) as warm:
         for turn in range(turns):
-            await _our_turn(cluster, ConstantStream(base / f"ours{turn}", part.megabytes), part, restarts, ours)
+            our_turn = _our_rescales if part.rescales else _our_turn
+            await our_turn(cluster, ConstantStream(base / f"ours{turn}", part.megabytes), part, restarts, ours)
             say(f"hot_restart: {part.title}, turn {turn + 1}: {_shown(ours.processed)}")
             step = next(steps)
             await warm.ask(do="start", **step)
@@ -141,6 +144,8 @@ def _report(row: Row, part: Part, ours: Found, hand: Found, process: Found) -> N
     for what, theirs in ((BY_HAND, hand), (NEW_PROCESS, process)):
         row.add(f"{part.title}: processed, last -> first", "s", ours.processed, (what, theirs.processed))
         row.add(f"{part.title}: visible, last -> first", "s", ours.visible, (what, theirs.visible))
+    if ours.usual:
+        row.add(f"{part.title}: processed, one micro-batch -> the next, at other times", "s", ours.usual)
     row.add_phases(f"{part.title}: last micro-batch -> ", ours.phases)
     row.add_phases(f"{part.title}: final checkpoint: ", ours.checkpoint)
     row.add_phases(f"{part.title}: on the TaskManager: ", ours.task)
@@ -177,6 +182,30 @@ async def _our_turn(cluster: Cluster, stream: ConstantStream, part: Part, restar
         await cluster.cancel(job_id)
 
 
+async def _our_rescales(cluster: Cluster, stream: ConstantStream, part: Part, restarts: int, found: Found) -> None:
+    version = "v000"
+    async with watched(cluster) as commits:
+        first = stream.write(version=version, partitions=PARTITIONS, interval=INTERVAL, highest=part.highest)
+        job_id = await cluster.submit(first)
+        for number in range(1, restarts + 1):
+            job = await _settled(cluster, job_id, stream, version, after=max(commits, default=0))
+            began = max(commits)
+            wanted = WIDE if number % 2 else PARTITIONS
+            await cluster.client.rescale(job_id, {vertex.id: {"upperBound": wanted} for vertex in job.vertices})
+            over = partial(_over, cluster, job_id, number)
+            done = await until(over, f"rescale {number} of {job_id}", timeout=PATIENCE, pause=0.1)
+            assert done.state == "completed", done
+            moment = done.requested / 1000 + done.phases["handed_over"]
+            processed = await until(partial(_seen, commits, moment), "its micro-batches in the log")
+            await _settled(cluster, job_id, stream, version, after=max(commits))
+            since = done.requested / 1000 - processed.last
+            phases = {"requested": since} | {phase: since + seconds for phase, seconds in done.phases.items()}
+            found.note(processed.gap, phases, stream.visible_gap_at(version, moment))
+            quiet = [epoch for epoch in commits if began - SETTLED < epoch < began and epoch + 1 in commits]
+            found.usual += [commits[epoch + 1] - commits[epoch] for epoch in sorted(quiet)]
+        await cluster.cancel(job_id)
+
+
 @dataclass(frozen=True)
 class Processed:
     """Times of day."""
@@ -204,14 +233,14 @@ async def _over(cluster: Cluster, job_id: str, number: int) -> HotRestartInfo | 
     return next((r for r in job.minflinkd.hot_restarts if r.number == number and r.over), None)
 
 
-async def _settled(cluster: Cluster, job_id: str, stream: ConstantStream, version: str) -> JobInfo:
-    """Wait until the version has completed some micro-batches and published the first of them."""
+async def _settled(cluster: Cluster, job_id: str, stream: ConstantStream, version: str, *, after: int = 0) -> JobInfo:
+    """Wait until the version has completed some micro-batches after this one, and published the first of them."""
 
     async def settled() -> JobInfo | None:
         job = await cluster.client.job(job_id)
         assert job.state not in ("FAILED", "CANCELED"), (await cluster.client.exceptions(job_id)).root_exception
         own = job.vertices[0].minflinkd
-        many = job.state == "RUNNING" and own.batches >= SETTLED
+        many = job.state == "RUNNING" and own.batches >= SETTLED and own.batch_id >= after + SETTLED
         return job if many and stream.is_seen(version) else None
 
     return await until(settled, f"micro-batches of version {version} of {job_id}", timeout=PATIENCE, pause=0.1)

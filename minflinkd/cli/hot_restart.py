@@ -135,10 +135,11 @@ def hot_restart(
 def rescale(
     connection: Connection, job: str, parallelism: int, least: int | None, wait_trial: bool, detach: bool
 ) -> None:
-    """Change the parallelism of the running JOB: a hot restart of the same version.
+    """Change the parallelism of the running JOB.
 
-    State that has at least so many partitions stays as it is. Other state is repartitioned first, which takes longer.
-    A parallelism above the job's max-parallelism is refused.
+    Nothing stops if its TaskManagers have the slots and its state has at least so many partitions. Otherwise it is a
+    hot restart of the same version; state with fewer partitions is repartitioned first, which takes longer. A
+    parallelism above the job's max-parallelism is refused.
 
     \b
     Exit codes: as for `minflinkd hot-restart`.

@@ -6,7 +6,8 @@
     2 the check    VersionCheck faults of the version itself; state that does not fit; no-session; quota-exceeded
     3 acceptance   `_accept`    conflict: as in 1, meanwhile; the storage does not take it
     --- HANDING_OVER is stored. The request is answered; the job shows the rest ---
-    4 making way   `_make_way`  failed: no JobMaster, no slots, no checkpoint, or sinks that have not committed
+    4 making way   `_make_way`  failed: no JobMaster, no slots, no checkpoint, or sinks that have not committed. Tasks
+                                that only get other slots are left to the next JobMaster as they run (`_leaves_tasks`)
     --- STARTING is stored. The new version is current ---
     5 the switch   `_bring_up`
     6 the trial    `_trial`     turned back: the version fails, its JobMasters do, or it is not RUNNING in time
@@ -37,8 +38,9 @@ from minflinkd.dispatcher.quotas import QuotaBook
 from minflinkd.dispatcher.rescaling import rescaled
 from minflinkd.dispatcher.version_check import VersionCheck
 from minflinkd.dispatcher.version_record import Decision, VersionRecord
+from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.faults import InvalidJobGraph
-from minflinkd.jobgraph.model import JobGraph, encode
+from minflinkd.jobgraph.model import JobGraph, encode, version_of
 from minflinkd.jobmaster.job import Succession
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.making_way import MakingWay
@@ -240,7 +242,14 @@ class HotRestarts(Component):
         elif restart.old is not None:
             log.warning("a version that failed does not make way yet", job=self._job_id, error=event.error.message)
             await self._clock.sleep(RETRY_PAUSE)
-        await self._apply(restart.number, event)
+        while not await self._apply(restart.number, event):
+            # Another request has replaced this one while the event waited to be stored.
+            if (now := self.versions.restart) is None:
+                return
+            if not isinstance(event, v.StoodDown) or event.tasks_run:
+                await self._make_way(final=now.final)
+                return
+            restart = now  # the tasks have stopped, for whichever version
 
     async def _stand_down(self, *, final: bool) -> v.StoodDown | None:
         """Stop the current version. None if nobody wants that any more. Raises NotStoodDown, StorageError, Crashed.
@@ -265,9 +274,17 @@ class HotRestarts(Component):
             if restart.moves and not master.on_drained:
                 master.making_way.release()
                 raise NotStoodDown("the job need not move: none of its TaskManagers is draining any more")
+            if self._leaves_tasks(master, restart):
+                point = master.coordinator.latest()
+                return v.StoodDown(0 if point is None else point.checkpoint_id, tasks_run=True)
         publish = may_stay and leaves_sinks(master.graph, restart.target)
         latest = await master.making_way.stand_down(final=final, publish=publish)
         return v.StoodDown(latest, published=master.making_way.published)
+
+    def _leaves_tasks(self, master: JobMaster, restart: v.Restart) -> bool:
+        """Whether the tasks run on, because the next version only wants other slots for them (R20)."""
+        same = bool(restart.rescaled) and version_of(master.graph) == version_of(restart.target)
+        return same and not restart.moves and master.making_way.can_leave_tasks(chain(restart.target))
 
     async def _reserve(self, master: JobMaster, restart: v.Restart) -> v.Restart | None:
         """Wait for the slots of the next version. Return the restart whose slots are there.
@@ -282,7 +299,7 @@ class HotRestarts(Component):
                 leaves = restart.moves or bool(clash(libraries(master.graph), wanted))
                 patience = MOVE_PATIENCE if leaves else self._policy.timeout()
                 try:
-                    await master.making_way.reserve(widths(restart.target), patience, wanted)
+                    await master.making_way.reserve(widths(chain(restart.target)), patience, wanted)
                 except NotStoodDown:
                     if not self._is_replaced(restart):
                         raise
@@ -309,11 +326,14 @@ class HotRestarts(Component):
 
     # --- 5 the switch ------------------------------------------------------------------------------------------------
 
-    def _bring_up(self) -> None:
-        """Replace the JobMaster, which has stood down, by one of the version that is current now."""
+    def _bring_up(self, *, tasks_run: bool) -> None:
+        """Replace the JobMaster, which has stood down, by one of the version that is current now.
+
+        If `tasks_run`, it has not stopped its tasks, and the next one adopts them.
+        """
         master, restart = self._masters.current, self.versions.restart
         self._crashes = 0
-        self._leftovers = None if master is None else master.leftovers()
+        self._leftovers = None if master is None else master.leftovers(tasks_run=tasks_run)
         self._masters.succeed()
         if restart is not None:
             self._watch(restart.number)
@@ -329,6 +349,7 @@ class HotRestarts(Component):
         """
         current, leftovers = self.versions.current, self._leftovers
         self._leftovers = None
+        tasks_run = leftovers is not None and leftovers.tasks_run
         inherited = InheritedCheckpoints(
             current.base,
             current.allow_non_restored,
@@ -339,13 +360,13 @@ class HotRestarts(Component):
         return Succession(
             inherited=inherited,
             leftovers=leftovers or PredecessorLeftovers(),
-            trial=self._trial(),
-            preceded=leftovers is None,
+            trial=self._trial(tasks_run=tasks_run),
+            preceded=leftovers is None or tasks_run,
         )
 
     # --- 6 the trial -------------------------------------------------------------------------------------------------
 
-    def _trial(self) -> Trial | None:
+    def _trial(self, *, tasks_run: bool) -> Trial | None:
         """Return what the next JobMaster has to report. None if its version is not on trial."""
         restart = self.versions.restart
         if restart is None or restart.phase is RestartState.HANDING_OVER:
@@ -357,8 +378,8 @@ class HotRestarts(Component):
             proven=lambda checkpoint_id: self._soon(number, v.Proven(checkpoint_id)),
             disproved=lambda error: self._soon(number, v.Disproved(error)),
             timeout=self._policy.timeout(),
-            # A version that only moves has already processed rows.
-            left=(lambda: 0.0) if restart.moves else partial(self._left, restart.requested_ms),
+            # A version that only moves, or gets other slots, has already processed rows.
+            left=(lambda: 0.0) if restart.moves or tasks_run else partial(self._left, restart.requested_ms),
         )
 
     def _left(self, since_ms: int) -> float | None:
@@ -415,26 +436,33 @@ class HotRestarts(Component):
     # --- what every step does: an event, a decision that is stored, its commands -------------------------------------
 
     def _soon(self, number: int, event: v.Event) -> None:
-        self.tasks.job(f"{type(event).__name__} of hot restart {number}", self._apply(number, event))
+        async def apply() -> None:
+            await self._apply(number, event)
 
-    async def _apply(self, number: int, event: v.Event) -> None:
-        """Handle an event of restart `number`. It changes nothing unless this restart is under way."""
+        self.tasks.job(f"{type(event).__name__} of hot restart {number}", apply())
+
+    async def _apply(self, number: int, event: v.Event) -> bool:
+        """Handle an event of restart `number`. Return False, and change nothing, unless this restart is under way."""
         if isinstance(event, v.Proven):
             reach(CrashPoint.RESTART_PROVEN)
         try:
             decision = await self._record.apply(number, self._dated(event))
         except Crashed:  # logged where it happened
-            return
+            return True
+        if decision is None:
+            self._release(event)
+            return False
         if decision.after is decision.before and not decision.commands:
             self._release(event)
-            return
-        if v.Command.BRING_UP in decision.commands:
+            return True
+        if {v.Command.BRING_UP, v.Command.TAKE_OVER} & set(decision.commands):
             reach(CrashPoint.RESTART_SWITCHED)
         elif isinstance(event, v.Running):
             reach(CrashPoint.RESTART_RUNNING)
         self._carry_out(decision)
         if decision.after.restart is None:
             await self._record.tidy()
+        return True
 
     def _release(self, event: v.Event) -> None:
         """A version that failed before it was known to be proven is a version like any other: let it go on."""
@@ -449,8 +477,8 @@ class HotRestarts(Component):
                     self.tasks.job("stand down after a checkpoint", self._make_way(final=True))
                 case v.Command.STAND_DOWN:
                     self.tasks.job("stand down", self._make_way(final=False))
-                case v.Command.BRING_UP:
-                    self._bring_up()
+                case v.Command.BRING_UP | v.Command.TAKE_OVER:
+                    self._bring_up(tasks_run=command is v.Command.TAKE_OVER)
                 case v.Command.GO_ON:
                     if (master := self._masters.current) is not None:
                         master.making_way.go_on()

@@ -20,6 +20,7 @@ from typing import Final
 from minflinkd.blob.uploads import Upload
 from minflinkd.config.quotas import KINDS, Limit, Quotas
 from minflinkd.dispatcher.versions import Versions
+from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobmaster.scheduler.state import widths
 from minflinkd.runtime.errors import Conflict
@@ -75,7 +76,7 @@ class Balance:
 
 def share_of(graph: JobGraph) -> Share:
     """Return what a version of a job takes."""
-    return Share(sum(widths(graph).values()), {a.key: a.size for a in graph.artifacts if a.key is not None})
+    return Share(sum(widths(chain(graph)).values()), {a.key: a.size for a in graph.artifacts if a.key is not None})
 
 
 def share_of_versions(versions: Versions) -> Share:

@@ -71,8 +71,8 @@ class VersionRecord:
         async with self._turn:
             return await self._apply(event, self._write)
 
-    async def apply(self, number: int, event: v.Event) -> Decision:
-        """Apply an event of restart `number`. It changes nothing unless this restart is under way. Raises Crashed.
+    async def apply(self, number: int, event: v.Event) -> Decision | None:
+        """Apply an event of restart `number`. None, without any change, unless it is under way. Raises Crashed.
 
         A write that fails is repeated until it succeeds.
         """
@@ -84,7 +84,7 @@ class VersionRecord:
         async with self._turn:
             restart = self.versions.restart
             if restart is None or restart.number != number:
-                return Decision(self.versions, self.versions)
+                return None
             decision = await self._apply(event, insist)
         self._tell(decision)
         return decision

@@ -1,6 +1,7 @@
 """The versions of one job, and the hot restart that leads from one to the next (H1 - H3, H7 - H9). Pure.
 
-    HANDING_OVER   the old version is current; it takes its last checkpoint, and its tasks end
+    HANDING_OVER   the old version is current; it takes its last checkpoint, and its tasks end (or are left to the new
+                   version, if that is the same with other slots)
     STARTING       the new version is current; it has not completed a checkpoint yet
     ON_TRIAL       the same, but it has found no input; lasts as long as none comes
     TURNING_BACK   the new version is current, and failed; its tasks end
@@ -148,11 +149,13 @@ class Requested:
 class StoodDown:
     """Nothing of the current version runs any more. `latest`: the last complete checkpoint; 0 for none.
 
-    `published`: its tasks have reported that all of it is committed.
+    `published`: its tasks have reported that all of it is committed. `tasks_run`: its tasks run on, because the next
+    version only wants other slots for them (R20).
     """
 
     latest: int
     published: bool = False
+    tasks_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,7 @@ class Command(StrEnum):
     TAKE_CHECKPOINT_AND_STAND_DOWN = "take-checkpoint-and-stand-down"
     STAND_DOWN = "stand-down"
     BRING_UP = "bring-up"  # the version that is current now
+    TAKE_OVER = "take-over"  # the same, and it goes on with the tasks that run
     GO_ON = "go-on"  # the version that was to stand down keeps running
 
 
@@ -326,7 +330,7 @@ def _stood_down(this: Step, restart: Restart, event: StoodDown) -> None:
     if restart.unproven:
         return
     latest, current = event.latest, this.state.current
-    restart = _marked(restart, {"stopped": this.now_ms})
+    restart = _marked(restart, {"handed_over" if event.tasks_run else "stopped": this.now_ms})
     unproven = restart.old is not None and latest <= current.base
     if restart.phase is State.HANDING_OVER:
         target = Version(
@@ -344,7 +348,7 @@ def _stood_down(this: Step, restart: Restart, event: StoodDown) -> None:
         this.end(restart, State.ROLLED_BACK)
     else:  # its first checkpoint was complete after all
         this.end(replace(restart, error=None), State.COMPLETED)
-    this.commands.append(Command.BRING_UP)
+    this.commands.append(Command.TAKE_OVER if event.tasks_run else Command.BRING_UP)
 
 
 def _not_stood_down(this: Step, restart: Restart, error: ErrorInfo) -> None:

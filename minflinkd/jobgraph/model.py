@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from minflinkd.runtime.ids import TaskId, VertexId
 from minflinkd.runtime.units import Duration, decode_unit, encode_unit
@@ -239,8 +240,13 @@ def encode(graph: JobGraph) -> bytes:
 
 
 def version_of(graph: JobGraph) -> str:
-    """Return what tells the versions of a job apart: tasks of equal versions do the same (A14a)."""
-    return hashlib.sha256(encode(graph)).hexdigest()[:16]
+    """Return what tells the versions of a job apart: tasks of equal versions do the same (A14a).
+
+    How parallel they are makes no difference, since a task can be given other slots while it runs (R20).
+    """
+    vertices = tuple(replace(vertex, parallelism=None) for vertex in graph.vertices)
+    plain = replace(graph, vertices=vertices, parallelism=1, min_parallelism=1)
+    return hashlib.sha256(encode(plain)).hexdigest()[:16]
 
 
 def decode(data: bytes) -> JobGraph:

@@ -182,6 +182,9 @@ class JobMasterCore:
         match command:
             case ev.Deploy():
                 self._run(Address(command.address), self._deployment(command), self._options.heartbeat_timeout, command)
+            case ev.Resize(attempt, parallelism, address):
+                resize = m.ResizeTask(job_id=self.job_id, attempt_id=attempt, parallelism=parallelism)
+                self._run(Address(address), resize, self._options.heartbeat_timeout, command)
             case ev.Cancel(attempt, address):
                 cancel = m.CancelTask(job_id=self.job_id, attempt_id=attempt)
                 self._run(Address(address), cancel, self._cancel_patience, command)
@@ -258,6 +261,9 @@ class JobMasterCore:
             case ev.Deploy(attempt_id=attempt):
                 execution = self.state.by_attempt(attempt)
                 return execution is None or execution.state in (ExecutionState.CANCELING, *_OVER)
+            case ev.Resize(attempt_id=attempt):
+                execution = self.state.by_attempt(attempt)
+                return execution is None or execution.state is not ExecutionState.RUNNING
             case ev.Cancel(attempt, _):
                 execution = self.state.by_attempt(attempt)
                 ends = execution is not None and execution.on_task_manager
@@ -275,6 +281,9 @@ class JobMasterCore:
                 self.feed(kind(attempt, error), now)
             case ev.Deploy(attempt_id=attempt) if isinstance(outcome, Answered):
                 self.feed(ev.DeployAccepted(attempt), now)
+            case ev.Resize(attempt, parallelism):
+                done = isinstance(outcome, Answered)
+                self.feed(ev.TaskResized(attempt, parallelism) if done else ev.TaskNotResized(attempt), now)
             case ev.Cancel(attempt, _) if isinstance(outcome, Unknown) and self._still_runs(attempt):
                 # Its TaskManager lives, and may have heard of the cancellation only now.
                 self._insisted.add(attempt)

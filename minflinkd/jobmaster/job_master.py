@@ -266,12 +266,12 @@ class JobMaster(CoreDriver[JobMasterCore]):
         rollouts = self._core.state.rollouts
         return {phase: self._wall.epoch_ms(at) for phase, at in rollouts[-1].marks} if rollouts else {}
 
-    def leftovers(self) -> PredecessorLeftovers:
-        """Return what the next JobMaster can use of this one, which has stood down."""
+    def leftovers(self, *, tasks_run: bool = False) -> PredecessorLeftovers:
+        """Return what the next JobMaster can use of this one, which has stood down. Its tasks may run on (H6)."""
         held = {h.resource_id for h in self._core.state.pool.held.values()}
-        return PredecessorLeftovers(
-            self.coordinator.statistics(), tuple(sorted(held)), self.history().of_another_version()
-        )
+        history = self.history()
+        afresh = copy(history.of_another_version(), running=history.running if tasks_run else "")
+        return PredecessorLeftovers(self.coordinator.statistics(), tuple(sorted(held)), afresh, tasks_run)
 
     # --- lifecycle -----------------------------------------------------------------------------------------------
 

@@ -16,8 +16,9 @@ from collections.abc import Mapping
 import structlog
 
 from minflinkd.checkpoint.coordinator import CheckpointCoordinator
+from minflinkd.jobgraph.model import Task
 from minflinkd.jobmaster.scheduler import events as ev
-from minflinkd.jobmaster.scheduler import reserving
+from minflinkd.jobmaster.scheduler import reserving, resizing
 from minflinkd.jobmaster.scheduler.phases import StoodDown
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduling import Scheduling
@@ -77,6 +78,13 @@ class MakingWay:
         Raises Crashed.
         """
         self._scheduling.feed(ev.SlotsReserved())
+
+    def can_leave_tasks(self, tasks: tuple[Task, ...]) -> bool:
+        """Whether the next version can take over the tasks as they run, and give them the slots that `tasks` want.
+
+        `tasks` are those of a version that differs in nothing but its parallelism.
+        """
+        return resizing.can_become(self._scheduling.state, tasks)
 
     @property
     def published(self) -> bool:

@@ -2,6 +2,9 @@
 
 A planned succession goes as after a crash (R13): the TaskManagers end what the earlier leader deployed, and offer the
 slots that they hold to the later one. So if anything is lost on the way, the result is the same as after a crash.
+
+If the next version differs only in its parallelism, the tasks run on, and the next JobMaster adopts them, also as after
+a crash. Then it gives them other slots (`scheduler/resizing.py`).
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ class PredecessorLeftovers:
     statistics: CheckpointStatistics = field(default_factory=CheckpointStatistics)
     task_managers: tuple[ResourceId, ...] = ()  # those that hold slots of the job
     history: JobHistory | None = None  # None: read it from the storage
+    tasks_run: bool = False  # it has not stopped its tasks: the next one adopts them
 
 
 @dataclass(frozen=True)

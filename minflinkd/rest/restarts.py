@@ -79,7 +79,7 @@ class RestartRoutes:
                 {202: Empty},
                 body=_REQUIREMENTS,
                 errors=(409,),
-                more="A hot restart of the same version begins",
+                more="It is listed among the hot restarts, and stops nothing if the TaskManagers have the slots",
             ),
         ]
 

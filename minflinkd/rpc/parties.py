@@ -48,7 +48,8 @@ MAY_SEND: Mapping[Party, Mapping[Party, frozenset[str]]] = {
         Party.RESOURCE_MANAGER: frozenset({"DeclareNeeds"}),
         Party.TASK_MANAGER: frozenset(
             {
-                *("DeployTask", "CancelTask", "DrainTask", "FreeSlots", "HeartbeatFromJobMaster", "Offloaded"),
+                *("DeployTask", "ResizeTask", "CancelTask", "DrainTask", "FreeSlots", "HeartbeatFromJobMaster"),
+                "Offloaded",
                 *("TriggerCheckpoint", "NotifyCheckpointComplete", "NotifyCheckpointAborted"),
             }
         ),
@@ -85,7 +86,7 @@ MAY_SEND: Mapping[Party, Mapping[Party, frozenset[str]]] = {
             {
                 *("RunTask", "StopTask", "UnloadTask", "AnalyzeTasks", "TellCollected", "Ping"),
                 *("TellThreads", "TellStacks", "TellPartitions"),
-                *("TakeSnapshot", "ConfirmCheckpoint", "AbortSnapshot", "DrainAttempt"),
+                *("TakeSnapshot", "ConfirmCheckpoint", "AbortSnapshot", "DrainAttempt", "ResizeAttempt"),
                 *("StepTask",),  # only in tests of jobs: other sessions have no handler for it
                 *("ReadStates", "CompareStates"),
             }

@@ -41,6 +41,7 @@ from minflinkd.taskmanager.slots.job_masters import JobMasters
 log = structlog.get_logger(__name__)
 
 DRAIN_TIMEOUT = 15.0  # seconds
+RESIZE_TIMEOUT = 15.0
 PARTITIONS_TIMEOUT = 2.0  # seconds; it takes milliseconds, and whoever looks goes on without
 
 
@@ -150,6 +151,7 @@ class TaskExecutor(Component):
         self.mailbox.on_accepted(m.CancelTask, self._cancel)
         self.mailbox.on_accepted(m.TriggerCheckpoint, self._trigger_checkpoint)
         self.mailbox.on_accepted(m.DrainTask, self._drain_task)
+        self.mailbox.on_accepted(m.ResizeTask, self._resize_task)
         self.mailbox.on_accepted(m.NotifyCheckpointComplete, self._checkpoint_complete)
         self.mailbox.on_accepted(m.NotifyCheckpointAborted, self._checkpoint_aborted)
         # Whoever sends these, they do no harm.
@@ -364,6 +366,16 @@ class TaskExecutor(Component):
             deployed = attempt.deployment
             if attempt.failure_unreported and deployed.job.job_id == job_id and task_id in (None, deployed.task.id):
                 del self.attempts[attempt_id]
+
+    async def _resize_task(self, request: m.ResizeTask) -> m.Done:
+        attempt = self.require(request.attempt_id)
+        before, attempt.parallelism = attempt.parallelism, request.parallelism  # a JobMaster may adopt it meanwhile
+        try:
+            resize = sp.ResizeAttempt(attempt_id=request.attempt_id, slots=request.parallelism)
+            return await self._keeper.session().ask(resize, RESIZE_TIMEOUT)
+        except sp.NotResizable:
+            attempt.parallelism = before
+            raise
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 

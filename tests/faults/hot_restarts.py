@@ -104,11 +104,14 @@ class Versions:
 
 
 @contextlib.asynccontextmanager
-async def running_versions(cluster: Cluster, base: Path) -> AsyncIterator[Versions]:
-    """A job whose version "1" runs. At the end, every row must be in its output, once."""
+async def running_versions(cluster: Cluster, base: Path, **changes: Any) -> AsyncIterator[Versions]:
+    """A job whose version "1" runs. At the end, every row must be in its output, once.
+
+    `changes` replaces top-level keys of its job file.
+    """
     versions = Versions(cluster, WindowsJob(base))
     versions.windows.write_events(count=AHEAD)
-    versions.job_id = await cluster.submit(versions.write("1"))
+    versions.job_id = await cluster.submit(versions.write("1", **changes))
     try:
         async with versions.fed():
             await versions.goes_on()

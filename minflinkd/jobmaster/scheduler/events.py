@@ -141,6 +141,21 @@ class DeployAccepted:
 
 
 @dataclass(frozen=True)
+class TaskResized:
+    """The running attempt has this parallelism from its next micro-batch on."""
+
+    attempt_id: AttemptId
+    parallelism: int
+
+
+@dataclass(frozen=True)
+class TaskNotResized:
+    """The running attempt cannot have another parallelism, or nobody knows whether it has."""
+
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True)
 class DeployFailed:
     """The deployment was refused: nothing of the attempt runs."""
 
@@ -271,6 +286,8 @@ Event = (
     | RestorePointFailed
     | DamageFound
     | DeployAccepted
+    | TaskResized
+    | TaskNotResized
     | DeployFailed
     | DeployUnanswered
     | TaskChanged
@@ -319,6 +336,15 @@ class Deploy:
 @dataclass(frozen=True)
 class Cancel:
     attempt_id: AttemptId
+    address: str
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Give a running attempt another parallelism, without a stop."""
+
+    attempt_id: AttemptId
+    parallelism: int
     address: str
 
 
@@ -395,6 +421,7 @@ class End:
 Command = (
     FindRestorePoint
     | Deploy
+    | Resize
     | Cancel
     | AdoptTasks
     | StartCheckpoints

@@ -36,8 +36,9 @@ class Execution:
     task_id: TaskId
     state: State = State.CREATED
     number: int = 0  # of the attempt, counted from 0
-    parallelism: int = 0  # that the attempt was deployed with; 0 before
-    partitions: int = 0  # of its state
+    parallelism: int = 0  # that the attempt has; 0 before it is deployed
+    partitions: int = 0  # of its state; 0: it keeps none, as far as is known
+    asked: int = 0  # the parallelism that it was told to have and has not confirmed; 0: none
     attempt_id: AttemptId | None = None
     allocation_id: AllocationId | None = None
     resource_id: ResourceId | None = None
@@ -67,7 +68,7 @@ class Execution:
             state=State.RUNNING,
             number=offered.attempt_number,
             parallelism=offered.parallelism,
-            partitions=offered.partitions or offered.parallelism,
+            partitions=offered.partitions,
             attempt_id=status.attempt_id,
             allocation_id=offered.allocation_id,
             resource_id=resource_id,

@@ -153,6 +153,10 @@ def _react(this: Step, event: ev.Event) -> None:
             _slots_changed(this, event)
         case ev.DeployAccepted() | ev.DeployFailed() | ev.DeployUnanswered() | ev.AttemptGone() | ev.TaskProgressed():
             _attempt_changed(this, event)
+        case ev.TaskResized(attempt_id, parallelism):
+            running.task_resized(this, attempt_id, parallelism)
+        case ev.TaskNotResized(attempt_id):
+            running.task_not_resized(this, attempt_id)
         case ev.TaskChanged(status):
             _task_changed(this, status)
         case _:
@@ -252,11 +256,13 @@ def _slots_offered(this: Step, event: ev.SlotsOffered) -> None:
     if isinstance(phase, Settling) or (isinstance(phase, Stopping) and takeover is None):
         return
     in_use: Collection[AllocationId] = ()
+    covering = 0
     if isinstance(phase, Reconciling):
-        in_use = {task.allocation_id for task in event.tasks if task.status.state not in _OVER}
+        live = [task for task in event.tasks if task.status.state not in _OVER]
+        in_use, covering = {task.allocation_id for task in live}, reconciling.slots_used(state, live)
     pool = slot_pool.drained(state.pool, event.resource_id, event.draining)
     there = slot_pool.Session(event.resource_id, event.address, event.data_url, event.libraries)
-    pool = slot_pool.offered(pool, there, event.offers, in_use=in_use)
+    pool = slot_pool.offered(pool, there, event.offers, in_use=in_use, covering=covering)
     this.set(pool=pool, takeover=None if takeover is None else replace(takeover, offered_at=this.now))
     if isinstance(phase, Reconciling):
         reconciling.offered(this, phase, event)

@@ -173,6 +173,29 @@ def of_running(running: Placement, holdings: Holdings) -> Placement:
     return found
 
 
+def resized(present: Placement, widths: Mapping[str, int], holdings: Holdings) -> Placement | None:
+    """Return the groups with other widths, each on the TaskManager where it runs. None if too few slots are held there.
+
+    Each group keeps what it has as far as it needs it, first of all the allocation that its tasks were deployed to.
+    """
+    left = {resource: dict(sorted(slots.items())) for resource, slots in holdings.items()}
+    kept: dict[str, tuple[AllocationId, ...]] = {}
+    lacking: dict[str, int] = {}
+    for group, share in sorted(present.items()):
+        slots = left.setdefault(share.resource_id, {})
+        before = sum(slots.values())
+        kept[group] = _take(slots, share.allocations, min(share.parallelism, widths[group]))
+        lacking[group] = widths[group] - (before - sum(slots.values()))
+    found: dict[str, Share] = {}
+    for group, share in sorted(present.items()):
+        slots = left[share.resource_id]
+        if kept[group][:1] != share.allocations[:1] or sum(slots.values()) < lacking[group]:
+            return None
+        more = _take(slots, tuple(slots), lacking[group])
+        found[group] = Share(share.resource_id, widths[group], tuple(dict.fromkeys((*kept[group], *more))))
+    return found
+
+
 def uncovered(placement: Placement, holdings: Holdings) -> frozenset[str]:
     """Return the groups on TaskManagers where fewer slots are held than the groups use together.
 

@@ -25,7 +25,7 @@ from minflinkd.jobmaster.scheduler.phases import FoundTask, Predecessors, Reconc
 from minflinkd.jobmaster.scheduler.placement import Placement, Share, of_running
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduler.step import Step
-from minflinkd.rpc.messages import TaskState, TaskStatus
+from minflinkd.rpc.messages import OfferedTask, TaskState, TaskStatus
 from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId
 
 _RUNS = frozenset({TaskState.RUNNING, TaskState.INPUT_ENDED})
@@ -52,6 +52,16 @@ def offered(this: Step, phase: Reconciling, event: ev.SlotsOffered) -> None:
         else:
             _dismiss(this, one)
     this.enter(replace(phase, found=found))
+
+
+def slots_used(state: JobState, tasks: Collection[OfferedTask]) -> int:
+    """Return how many slots these tasks use together, as far as the version wants so many."""
+    used: dict[str, int] = {}
+    for task in tasks:
+        if (task_id := task.status.task_id) in state.tasks:
+            group = state.group_of(task_id)
+            used[group] = max(used.get(group, 0), min(task.parallelism, state.pool.groups[group].desired))
+    return sum(used.values())
 
 
 def _deployed(found: FoundTask) -> tuple[object, ...]:
@@ -106,7 +116,7 @@ def advance(this: Step, phase: Reconciling) -> tuple[FoundTask, ...]:
     if phase.found.keys() < this.state.tasks.keys() and this.now < phase.until:
         return ()
     tasks, placement = _adoptable(this.state, phase)
-    failed = tuple(f for t, f in sorted(phase.found.items()) if _has_failed(this.state, phase.predecessors, t, f))
+    failed = tuple(f for _, f in sorted(phase.found.items()) if _has_failed(phase.predecessors, f))
     for task_id, found in sorted(phase.found.items()):
         if task_id not in tasks:
             _dismiss(this, found)
@@ -125,7 +135,7 @@ def advance(this: Step, phase: Reconciling) -> tuple[FoundTask, ...]:
     this.set(
         placement=placement,
         ran_with={**this.state.ran_with, **{group: share.parallelism for group, share in placement.items()}},
-        changed_at=this.now,
+        changed_at=0.0 if this.state.on_trial else this.now,  # a version that follows another may grow at once
     )
     if tasks == this.state.tasks.keys():
         running.begin(this)
@@ -149,7 +159,7 @@ def _adoptable(state: JobState, phase: Reconciling) -> tuple[frozenset[TaskId], 
     """Return the tasks that may be adopted, and where their slot sharing groups run."""
     found = phase.found
     draining = any(f.task.draining for f in found.values())  # the others would miss what comes after (failover)
-    able = frozenset(t for t, f in found.items() if not draining and _is_current(state, phase.predecessors, t, f))
+    able = frozenset(t for t, f in found.items() if not draining and _is_current(state, phase.predecessors, f))
     while True:
         whole = {t for t in able if _fits(state, found[t], able) and _reads(found[t], able, found)}
         placement = of_running(_shares(state, whole, found), state.pool.holdings)
@@ -167,26 +177,25 @@ def _fits(state: JobState, found: FoundTask, able: frozenset[TaskId]) -> bool:
     return status.metrics.replayable or exchanges.downstream[status.task_id] <= able
 
 
-def _is_current(state: JobState, before: Predecessors, task_id: TaskId, found: FoundTask) -> bool:
+def _is_current(state: JobState, before: Predecessors, found: FoundTask) -> bool:
     held = state.pool.held.get(found.task.allocation_id)
     return (
         found.task.status.state in _RUNS
-        and _is_trusted(state, before, task_id, found)
+        and _is_trusted(before, found)
         and held is not None
         and held.resource_id == found.resource_id
     )
 
 
-def _has_failed(state: JobState, before: Predecessors, task_id: TaskId, found: FoundTask) -> bool:
+def _has_failed(before: Predecessors, found: FoundTask) -> bool:
     """Whether the job would run this attempt if it had not failed. The failure of a replaced attempt is irrelevant."""
-    return found.task.status.state is TaskState.FAILED and _is_trusted(state, before, task_id, found)
+    return found.task.status.state is TaskState.FAILED and _is_trusted(before, found)
 
 
-def _is_trusted(state: JobState, before: Predecessors, task_id: TaskId, found: FoundTask) -> bool:
+def _is_trusted(before: Predecessors, found: FoundTask) -> bool:
     task = found.task
     return (
         task.version == before.version
-        and task.parallelism <= state.tasks[task_id].parallelism
         and (task.restored == before.latest or task.status.attempt_id in before.attempts)
         and task.stops_at not in before.completed  # otherwise it processes nothing any more
     )
@@ -199,7 +208,10 @@ def _reads(reader: FoundTask, able: Collection[TaskId], found: Mapping[TaskId, F
 
 
 def _shares(state: JobState, tasks: Collection[TaskId], found: Mapping[TaskId, FoundTask]) -> Placement:
-    """Return what the groups of these tasks run on. A group with tasks on two TaskManagers is left out (J6)."""
+    """Return what the groups of these tasks will run on. A group with tasks on two TaskManagers is left out (J6).
+
+    A version may want fewer slots than its tasks have had. It holds no more, and the tasks are told (`resizing`).
+    """
     shares: dict[str, Share] = {}
     divided: set[str] = set()
     for task_id in sorted(tasks):
@@ -208,5 +220,6 @@ def _shares(state: JobState, tasks: Collection[TaskId], found: Mapping[TaskId, F
         if share.resource_id != one.resource_id:
             divided.add(group)
         allocations = dict.fromkeys((*share.allocations, one.task.allocation_id))
-        shares[group] = Share(share.resource_id, max(share.parallelism, one.task.parallelism), tuple(allocations))
+        wanted = min(one.task.parallelism, state.pool.groups[group].desired)
+        shares[group] = Share(share.resource_id, max(share.parallelism, wanted), tuple(allocations))
     return {group: share for group, share in shares.items() if group not in divided}

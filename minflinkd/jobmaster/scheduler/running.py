@@ -1,10 +1,11 @@
 """Running and Rescaling: what a job does while all its tasks run.
 
-It grows into unused slots (R20), or gives them back (R4). Growth uses a last checkpoint, as a hot restart does: the
-tasks process nothing after it, stop, and restart from it with more parallelism. Nothing is read twice, and no slot is
-given back in between. Any failure on the way leads to an ordinary restart. If a job that has grown does not come up,
-for a reason that would end it, it restarts with the parallelism that it had before. After every such failure it waits
-longer before it grows again.
+It grows into unused slots (R20), or gives them back (R4). On the TaskManagers where it runs, it grows at once and
+without a stop (`resizing`). Growth elsewhere uses a last checkpoint, as a hot restart does: the tasks process nothing
+after it, stop, and restart from it with more parallelism. Nothing is read twice, and no slot is given back in between.
+Any failure on the way leads to an ordinary restart. If a job that has grown does not come up, for a reason that would
+end it, it restarts with the parallelism that it had before. After every such failure it waits longer before it grows
+again.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from minflinkd.jobmaster.scheduler import events as ev
-from minflinkd.jobmaster.scheduler import slot_pool
+from minflinkd.jobmaster.scheduler import resizing, slot_pool
 from minflinkd.jobmaster.scheduler.phases import Growth, Rescaling, Running, WaitingForSlots
 from minflinkd.jobmaster.scheduler.placement import total
 from minflinkd.jobmaster.scheduler.sizing import plan_anew
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduler.step import Step
 from minflinkd.jobmaster.scheduler.streak import NO_FAILURES
-from minflinkd.runtime.ids import AllocationId
+from minflinkd.runtime.ids import AllocationId, AttemptId
 
 DOUBLINGS = 6  # at most this many doublings of the cooldown
 
@@ -51,6 +52,8 @@ def advance(this: Step, running: Running) -> None:
         this.enter(replace(running, final_checkpoint_asked=True))
         this.commands.append(ev.TakeFinalCheckpoint(this.state.round))
         return
+    if not running.rigid and not resizing.is_ending(this.state, running):
+        running = _resize_in_place(this, running)
     running = _use_slots(this, running)
     if _may_grow(this.state, running, this.now):
         this.enter(Rescaling(running))
@@ -83,6 +86,47 @@ def next_wakeup(state: JobState, running: Running) -> tuple[float | None, ...]:
     proved = running.since + state.streak.probation if state.streak.failures and running.checkpointed else None
     idle = min((since + state.options.slot_idle_timeout for since in running.idle.values()), default=None)
     return _growth_due(state, running), idle, proved
+
+
+# --- other slots without a stop --------------------------------------------------------------------------------------
+
+
+def _resize_in_place(this: Step, running: Running) -> Running:
+    """Use the slots that are held, as far as no task has to stop for that. Slots for another version are left alone.
+
+    After growth that failed, this waits as long as other growth does.
+    """
+    if (narrow := resizing.narrower(this.state)) is not None:
+        running = resizing.resize(this, running, narrow)
+    state = this.state
+    waits = state.failed_growths and (running.growth is None or this.now < _pause_ends(state))
+    if resizing.lacks_slots(state) and state.reserving is None and not waits:
+        better = plan_anew(state)
+        wide = resizing.in_place(state, better) if total(better) > total(state.placement) else None
+        if wide is not None:
+            this.set(narrowed=False)
+            running = resizing.resize(this, running, wide)
+    if running.resized_from is not None and not resizing.misfits(this.state):
+        running = resizing.confirmed(this, running, running.resized_from)
+    resizing.tell_tasks(this)
+    return running
+
+
+def task_resized(this: Step, attempt_id: AttemptId, parallelism: int) -> None:
+    if (execution := this.state.by_attempt(attempt_id)) is not None:
+        this.put(replace(execution, parallelism=parallelism, asked=0))
+
+
+def task_not_resized(this: Step, attempt_id: AttemptId) -> None:
+    """Note that it takes a restart from a checkpoint."""
+    if (execution := this.state.by_attempt(attempt_id)) is None:
+        return
+    this.put(replace(execution, asked=0))
+    match this.state.phase:
+        case Running() as phase:
+            this.enter(replace(phase, rigid=True))
+        case Rescaling(before):
+            this.enter(Rescaling(replace(before, rigid=True)))
 
 
 # --- unused slots ----------------------------------------------------------------------------------------------------
@@ -144,31 +188,36 @@ def give_back(this: Step, allocations: list[AllocationId], *, job_ended: bool = 
 
 
 def _growth_due(state: JobState, running: Running) -> float | None:
-    """Return when the job may grow, or None.
+    """Return when the job may restart with other slots, or None.
 
     While the held slots are fewer than the job wants, it waits a while for more.
     """
+    if running.rigid and resizing.misfits(state):
+        return _pause_ends(state)
     if (growth := running.growth) is None:
         return None
     all_wanted = growth.parallelism == sum(b.desired for b in state.pool.groups.values())
     wait = 0.0 if all_wanted else state.options.resource_stabilization_timeout
-    cooldown = state.options.cooldown_after_rescaling * 2.0 ** min(state.failed_growths, DOUBLINGS)
-    return max(growth.since + wait, state.changed_at + cooldown)
+    return max(growth.since + wait, _pause_ends(state))
+
+
+def _pause_ends(state: JobState) -> float:
+    return state.changed_at + state.options.cooldown_after_rescaling * 2.0 ** min(state.failed_growths, DOUBLINGS)
 
 
 def _may_grow(state: JobState, running: Running, now: float) -> bool:
     due = _growth_due(state, running)
-    ending = running.final_checkpoint_asked or any(e.input_ended for e in state.executions.values())
-    return due is not None and now >= due and not ending and not state.on_trial  # a checkpoint would end the trial (H7)
+    may = not resizing.is_ending(state, running) and not state.on_trial  # a checkpoint would end the trial (H7)
+    return due is not None and now >= due and may
 
 
 def rescale_checkpoint_done(this: Step) -> None:
     # `after` is no wider if slots were lost meanwhile. The job restarts anyway: its tasks process nothing more.
-    before, after = this.state.placement, plan_anew(this.state)
+    before = resizing.actual_widths(this.state)
+    after = {g: share.parallelism for g, share in plan_anew(this.state).items()}
     this.stop(this.state.tasks)
     this.set(narrowed=False)
-    widths = ", ".join(f"{g} {before[g].parallelism} -> {s.parallelism}" for g, s in sorted(after.items()))
-    this.restart(WaitingForSlots(restart_at=this.now), cause=f"rescale: {widths}", rescale=True)
+    this.restart(WaitingForSlots(restart_at=this.now), cause=resizing.text(before, after), rescale=True)
 
 
 def rescale_checkpoint_failed(this: Step, phase: Rescaling) -> None:

@@ -131,16 +131,27 @@ def renewed(pool: SlotPool) -> SlotPool:
 
 
 def offered(
-    pool: SlotPool, there: Session, offers: tuple[SlotOffer, ...], *, in_use: Collection[AllocationId] = ()
+    pool: SlotPool,
+    there: Session,
+    offers: tuple[SlotOffer, ...],
+    *,
+    in_use: Collection[AllocationId] = (),
+    covering: int = 0,
 ) -> SlotPool:
     """Return the pool with the accepted part of an offer: what it asked for, and what serves it as well (R13).
 
     It refuses the rest, and offers of a draining TaskManager. Allocations `in_use` carry tasks that may be adopted, and
-    are always accepted. The pool does not take back an allocation that it once gave up.
+    are always accepted, as are others until `covering` slots are held there: as many as these tasks use. The pool does
+    not take back an allocation that it once gave up.
     """
     resource_id = there.resource_id
-    # What was asked for first, then the largest: the rest may no longer be needed.
-    for offer in sorted(offers, key=lambda o: (o.allocation_id not in pool.needs, -len(o.slots), o.allocation_id)):
+
+    def order(offer: SlotOffer) -> tuple[object, ...]:
+        # What is in use first, then what was asked for, then the largest: the rest may no longer be needed.
+        allocation = offer.allocation_id
+        return allocation not in in_use, allocation not in pool.needs, -len(offer.slots), allocation
+
+    for offer in sorted(offers, key=order):
         allocation, need = offer.allocation_id, pool.needs.get(offer.allocation_id)
         taken = {slot for a in pool.on(resource_id) for slot in pool.held[a].slots}
         if allocation in pool.held or allocation in pool.gone or not offer.slots or taken & set(offer.slots):
@@ -148,10 +159,11 @@ def offered(
         needs = {a: n for a, n in pool.needs.items() if a != allocation}
         held = {**pool.held, allocation: Held(offer.slots, resource_id, there.address, there.data_url, there.libraries)}
         richer = replace(pool, needs=needs, held=held, version=pool.version + 1)
-        if resource_id in pool.draining and allocation not in in_use:
+        used = allocation in in_use or len(taken) < covering
+        if resource_id in pool.draining and not used:
             continue
         asked = need is not None and need.want.served_by(resource_id, len(offer.slots))
-        if asked or allocation in in_use or _reach(richer) > _reach(pool):
+        if asked or used or _reach(richer) > _reach(pool):
             pool = richer
     return pool
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from minflinkd.jobgraph.chaining import chain
-from minflinkd.jobgraph.model import JobGraph, Task
+from minflinkd.jobgraph.model import Task
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import placement, slot_pool
 from minflinkd.jobmaster.scheduler.exchanges import Exchanges, exchanges
@@ -192,19 +191,19 @@ def only_progress(before: JobState, after: JobState) -> bool:
 
 
 def _only_figures(before: Execution | None, after: Execution) -> bool:
-    return before is not None and (before.state, before.allocation_id) == (after.state, after.allocation_id)
+    return before is not None and _shown(before) == _shown(after)
+
+
+def _shown(execution: Execution) -> tuple[object, ...]:
+    return execution.state, execution.allocation_id, execution.parallelism
 
 
 def has_input(execution: Execution) -> bool:
     return execution.metrics.rows_in > 0 or execution.metrics.advanced
 
 
-def widths(graph: JobGraph) -> Mapping[str, int]:
-    """Return how many slots a version of a job wants, by slot sharing group."""
-    return _widths(chain(graph))
-
-
-def _widths(tasks: tuple[Task, ...]) -> dict[str, int]:
+def widths(tasks: tuple[Task, ...]) -> dict[str, int]:
+    """Return how many slots these tasks want, by slot sharing group."""
     desired: dict[str, int] = {}
     for task in tasks:  # tasks of a group share its slots, so the widest task counts (J6)
         desired[task.slot_sharing_group] = max(desired.get(task.slot_sharing_group, 0), task.parallelism)
@@ -212,7 +211,7 @@ def _widths(tasks: tuple[Task, ...]) -> dict[str, int]:
 
 
 def new_job(tasks: tuple[Task, ...], options: JobMasterOptions) -> JobState:
-    desired = _widths(tasks)
+    desired = widths(tasks)
     least = {g: min(n, options.min_parallelism) if options.adaptive else n for g, n in desired.items()}
     return JobState(
         tasks={t.id: t for t in tasks},

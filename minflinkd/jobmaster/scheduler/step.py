@@ -35,12 +35,16 @@ class Step(machine.Step[JobState, ev.Command]):
 
     def restart(self, phase: WaitingForSlots, *, cause: str, rescale: bool = False) -> None:
         """Begin to bring the job up again. With `rescale` it grows: no failure caused this."""
-        rollouts = (*self.state.rollouts, Rollout(self.now, cause=cause, rescale=rescale))
         self.enter(
             phase,
             restarts=self.state.restarts if rescale else self.state.restarts + 1,
-            rollouts=(*rollouts[:1], *rollouts[1:][-KEPT_ROLLOUTS:]),
+            rollouts=self.rollouts_with(Rollout(self.now, cause=cause, rescale=rescale)),
         )
+
+    def rollouts_with(self, rollout: Rollout) -> tuple[Rollout, ...]:
+        """Return the rollouts that are kept, and this one."""
+        rollouts = (*self.state.rollouts, rollout)
+        return (*rollouts[:1], *rollouts[1:][-KEPT_ROLLOUTS:])
 
     def put(self, execution: Execution) -> None:
         self.state = self.state.with_execution(execution)

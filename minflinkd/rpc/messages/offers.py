@@ -22,7 +22,7 @@ class OfferedTask(Message, frozen=True):
     attempt_number: int  # each JobMaster counts from 0
     parallelism: int
     version: str  # of the graph that it was built from, as in JobContext
-    partitions: int = 0  # of its state; 0: as many as `parallelism`
+    partitions: int = 0  # of its state; 0: it keeps none
     restored: int = 0  # the checkpoint of its own job that it started from; 0: none
     inputs: tuple[ExchangeSource, ...] = ()
     base: RowCounts = NO_ROWS  # rows of earlier attempts

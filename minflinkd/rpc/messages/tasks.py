@@ -90,6 +90,18 @@ class CancelTask(Request[Done], frozen=True):
     completed: int = 0
 
 
+class ResizeTask(Request[Done], frozen=True):
+    """Give a running task another number of slots from its next micro-batch on. May be repeated.
+
+    The partitions of its state stay; it computes as many of them at a time as it has slots. Refused if the task does
+    not run, or has a plan that was made for the slots that it had.
+    """
+
+    job_id: JobId
+    attempt_id: AttemptId
+    parallelism: int
+
+
 class TaskState(StrEnum):
     """An execution attempt as the TaskManager sees it."""
 

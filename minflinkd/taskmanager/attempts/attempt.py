@@ -57,12 +57,14 @@ class Attempt:
     inherited: list[Path] = field(default_factory=list)  # directories of earlier attempts; it goes on in one of them
     failure_unreported: bool = False  # it has failed, but no JobMaster knows this
     removed: bool = False  # its directories are removed, or left to somebody who removes them
-    partitions: int = field(init=False)  # of its state: as asked for, then as its query has
+    parallelism: int = field(init=False)  # how many slots it has: as it was deployed, or resized since
+    partitions: int = field(init=False)  # of its state: as asked for, then as its query has; 0: it keeps none
     leader: LeaderId = field(init=False)  # its JobMaster: the one that deployed it, or the last that has adopted it
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # the status has news for the JobMaster
 
     def __post_init__(self) -> None:
         self.leader = self.deployment.job_leader_id
+        self.parallelism = self.deployment.task.parallelism
         self.partitions = self.deployment.partitions
 
     @classmethod
@@ -78,7 +80,7 @@ class Attempt:
             status=self.status,
             allocation_id=deployed.allocation_id,
             attempt_number=deployed.attempt_number,
-            parallelism=deployed.task.parallelism,
+            parallelism=self.parallelism,
             partitions=self.partitions,
             version=deployed.job.version,
             restored=restore.checkpoint_id if restore is not None and not restore.root else 0,

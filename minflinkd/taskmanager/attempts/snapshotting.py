@@ -287,7 +287,7 @@ class Snapshots:
             rewritten=tuple(sorted(written.files if request.full else rewritten.into)),
             source_offsets=taken.source_offsets,
             operators=taken.operators,
-            parallelism=deployment.task.parallelism,
+            parallelism=attempt.parallelism,
             state_partitions=attempt.partitions,
             bytes_full=sum(file.size for file in taken.files),
             bytes_uploaded=uploaded.size + rewritten.size,

@@ -104,6 +104,13 @@ class UnknownAttempt(MinflinkError):
     consequence = Consequence.REFUSED
 
 
+class NotResizable(MinflinkError):
+    """The query cannot have another number of slots while it runs. It can have them when it is started again."""
+
+    code = "not-resizable"
+    consequence = Consequence.REFUSED
+
+
 class SnapshotFailed(MinflinkError):
     """No consistent snapshot could be taken. The query itself is unharmed."""
 
@@ -159,7 +166,7 @@ class TaskRunning(Message, frozen=True):
     phases: dict[str, float]
     operators: tuple[PlanNode, ...] = ()
     moved: bool = False  # the restored state was renumbered: its files have other paths than in the snapshot
-    partitions: int = 0  # that the query has: Spark cannot rewrite every state
+    partitions: int = 0  # that its state has: Spark cannot rewrite every state; 0: it keeps none
 
 
 class RunTask(Request[TaskRunning], frozen=True):
@@ -264,6 +271,13 @@ class DrainAttempt(Request[Done], frozen=True):
     """Let a running query read what its sources see now, then end event time. InputEnded follows. May be repeated."""
 
     attempt_id: AttemptId
+
+
+class ResizeAttempt(Request[Done], frozen=True):
+    """Let a running query have this many slots from its next micro-batch on, as ResizeTask asks. May be repeated."""
+
+    attempt_id: AttemptId
+    slots: int
 
 
 class ConfirmCheckpoint(Request[Done], frozen=True):

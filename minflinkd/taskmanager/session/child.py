@@ -44,6 +44,7 @@ from minflinkd.taskmanager.child.protocol import (
     Ping,
     Pong,
     ReadStates,
+    ResizeAttempt,
     RunTask,
     SnapshotTaken,
     StacksTold,
@@ -146,6 +147,7 @@ class SessionChild(Component):
         self.mailbox.on(UnloadTask, self._unload_task)
         self.mailbox.on(TakeSnapshot, self._take_snapshot)
         self.mailbox.on(DrainAttempt, self._drain)
+        self.mailbox.on(ResizeAttempt, self._resize)
         self.mailbox.on(ConfirmCheckpoint, self._confirm)
         self.mailbox.on(AbortSnapshot, self._abort_snapshot)
         self.mailbox.on(TellCollected, self._tell_collected)
@@ -295,6 +297,11 @@ class SessionChild(Component):
         if not attempt.ends:
             attempt.ends = True
             self._threads.submit(query.run_to_end)
+        return Done()
+
+    async def _resize(self, request: ResizeAttempt) -> Done:
+        query = self._attempt(request.attempt_id).query
+        await self._blocking(lambda: query.resize(request.slots))
         return Done()
 
     async def _step(self, request: StepTask) -> TaskStepped:

@@ -32,7 +32,12 @@ OFFER_TIMEOUT = 2.0  # seconds
 
 FromResourceManager = m.AllocateSlots | m.JobMasterChanged | m.RenewSession | m.SetDraining | m.ExitTaskManager
 AboutAttempts = (
-    m.CancelTask | m.DrainTask | m.TriggerCheckpoint | m.NotifyCheckpointComplete | m.NotifyCheckpointAborted
+    m.CancelTask
+    | m.DrainTask
+    | m.ResizeTask
+    | m.TriggerCheckpoint
+    | m.NotifyCheckpointComplete
+    | m.NotifyCheckpointAborted
 )
 FromJobMaster = m.DeployTask | m.HeartbeatFromJobMaster | m.FreeSlots | AboutAttempts
 

@@ -17,9 +17,22 @@ from tests.waiting import until
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_job_starts_narrow_and_grows_from_a_checkpoint_when_slots_appear(tmp_path: Path) -> None:
-    """The job shows its present parallelism, and no restart is counted (R20)."""
+async def test_a_job_starts_narrow_and_grows_without_a_stop_when_slots_appear(tmp_path: Path) -> None:
+    """Its attempt goes on. The job shows its present parallelism, and why that has changed (R20)."""
     async with running(tmp_path, graph(parallelism=4), {TM: 1}) as world:
+        await asyncio.sleep(20)
+        world.slots[TM] = 3
+        await until(lambda: world.story == ["deploy 0", "resize to 4"])
+        shown = world.master.details()
+        assert ([t.task.parallelism for t in shown.tasks], shown.restarts, shown.failures) == ([4], 0, ())
+        assert shown.recoveries[0].cause == "rescale: default 1 -> 4, without a stop"
+        await until(lambda: world.needs == ())
+
+
+async def test_a_job_whose_tasks_must_stop_for_it_grows_from_a_checkpoint(tmp_path: Path) -> None:
+    """No restart is counted (R20)."""
+    async with running(tmp_path, graph(parallelism=4), {TM: 1}) as world:
+        world.tm.rigid = True
         shown = world.master.details()
         assert [t.task.parallelism for t in shown.tasks] == [1]
         assert shown.waiting == ("no more TaskManagers may run",)

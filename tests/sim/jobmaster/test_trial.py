@@ -212,6 +212,7 @@ async def test_a_version_grows_when_it_is_no_longer_on_trial(tmp_path: Path) -> 
     wide = graph(parallelism=2)
     async with running(tmp_path, wide, {TM: 1}) as world, idle(world, tmp_path, wide) as heard:
         before = len(world.tm.deployed)
+        world.tm.rigid = True
         world.slots[TM] = 1
         await until(lambda: sum(map(len, world.tm.held.values())) == 2)
         await asyncio.sleep(LONG)

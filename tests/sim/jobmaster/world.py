@@ -36,6 +36,7 @@ from minflinkd.runtime.ids import (
 )
 from minflinkd.runtime.units import Duration
 from minflinkd.storage.registry import Storages
+from minflinkd.taskmanager.child.protocol import NotResizable
 from tests.untimed_storage import untimed_storages, untimed_turn
 from tests.waiting import until
 
@@ -70,10 +71,12 @@ class StandInTaskManager:
         self.mute = False  # it accepts triggers and acknowledges nothing
         self.finds = m.TaskMetrics(rows_in=1)  # what its tasks report when they begin to run
         self.free_takes = 0.0
+        self.rigid = False  # its tasks cannot have other slots while they run
         self.drained: ErrorInfo | m.TaskState = m.TaskState.INPUT_ENDED  # what a task that is to be drained reports
         mailbox = Mailbox(task_manager(resource_id))
         mailbox.on(m.DeployTask, self._deploy)
         mailbox.on(m.CancelTask, self._cancel)
+        mailbox.on(m.ResizeTask, self._resize)
         mailbox.on(m.FreeSlots, self._free)
         mailbox.on(m.HeartbeatFromJobMaster, self._beat)
         mailbox.on(m.TriggerCheckpoint, self._trigger)
@@ -125,6 +128,12 @@ class StandInTaskManager:
         self.cancelled.append(request.attempt_id)
         await asyncio.sleep(self.cancel_takes)
         self.tasks.pop(request.attempt_id, None)
+        return m.Done()
+
+    async def _resize(self, request: m.ResizeTask) -> m.Done:
+        if self.rigid:
+            raise NotResizable("its plan was made for its slots")
+        self.world.story.append(f"resize to {request.parallelism}")
         return m.Done()
 
     async def _free(self, request: m.FreeSlots) -> m.Done:

@@ -314,6 +314,31 @@ def _an_old_offer_comes_when_its_tasks_have_failed(rng: random.Random, plan: Pla
     )
 
 
+def slots_change_under_running_tasks(rng: random.Random, plan: Plan) -> Plan:
+    """Versions that want more or fewer slots follow one another, and what the tasks are told is lost or late."""
+    groups = tuple(rng.choice((1, 2, 3)) for _ in range(rng.choice((1, 2))))
+    job = JobPlan(
+        at=0.0,
+        groups=groups,
+        runs_on=True,
+        narrows=rng.random() < 0.5,
+        adaptive=rng.random() < 0.5,
+        connected=rng.random() < 0.5,
+    )
+    jobs = (job,) * rng.choice((1, 2))
+    faults: list[Fault] = []
+    at = rng.uniform(3.0, 5.0)
+    for _ in range(rng.choice((1, 2, 3))):
+        faults.append(Crash(at, 0.0, "jm hands over", rng.choice((0, 1))))
+        if rng.random() < 0.7:
+            delays = rng.choice(((), (rng.uniform(0.5, 4.0),), (0.01, rng.uniform(1.0, 6.0))))
+            crashes = tuple(burst(rng, 0.0, rng.choice((0, 1))))
+            faults.append(Ambush(at, 4.0, rng.choice(("ResizeTask", "ResizeTask", "OfferSlots")), 0, delays, crashes))
+        at += rng.uniform(0.5, 5.0)
+    room = {**_room_for(jobs), "max": 2 * sum(len(job.groups) for job in jobs)}  # slots of one may be divided badly
+    return replace(plan, **room, slots_per_tm=4, start_time=(0.1, 0.5), jobs=jobs, faults=tuple(faults))
+
+
 AIMED = (
     _requests_come_when_their_job_has_ended,
     _a_job_loses_its_task_manager_and_comes_back_to_it,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
-from tests.sim.protocol.aimed import AIMED
+from tests.sim.protocol.aimed import AIMED, slots_change_under_running_tasks
 from tests.sim.protocol.faults import faults
 from tests.sim.protocol.plan import JobPlan, Plan
 
@@ -13,7 +14,12 @@ def drawn(seed: int) -> Plan:
     """Return the plan of a seed. Half of them are aimed at something that chance alone brings about too rarely."""
     rng = random.Random(f"plan {seed}")
     plan = _any(rng, seed)
-    return rng.choice(AIMED)(rng, plan) if rng.random() < 0.5 else plan
+    drawn_plan = rng.choice(AIMED)(rng, plan) if rng.random() < 0.5 else plan
+    late = random.Random(f"what later came to the plan {seed}")  # so that seeds still stand for what they stood for
+    if late.random() < 0.08:
+        return slots_change_under_running_tasks(late, drawn_plan)
+    jobs = tuple(replace(job, runs_on=late.random() < 0.3) for job in drawn_plan.jobs)
+    return replace(drawn_plan, jobs=jobs)
 
 
 def _any(rng: random.Random, seed: int) -> Plan:

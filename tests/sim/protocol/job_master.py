@@ -61,7 +61,7 @@ class JobMasterParty(Party[JobMasterCore]):
             checkpointing=Checkpointing(),
             checkpoint_root="file:///nowhere",
             libraries=libraries,
-            version=str(job.plan.groups),
+            version=job.plan.code,
         )
         options = JobMasterOptions(
             heartbeat_interval=world.plan.heartbeat_interval,
@@ -76,6 +76,7 @@ class JobMasterParty(Party[JobMasterCore]):
             cooldown_after_rescaling=3.0,
             exclusive=job.plan.exclusive,
             libraries=libraries,
+            max_parallelism=world.plan.slots_per_tm if job.plan.runs_on else None,
         )
         core = JobMasterCore(
             job_id=job.job_id,
@@ -206,7 +207,7 @@ class JobMasterParty(Party[JobMasterCore]):
             there = {e.attempt_id for e in self.core.state.live}
             for tm in found:  # it may have ended, or its process, while its offer was under way
                 deployed = tm.attempts[attempt_id].deployment
-                if deployed.job.version != str(self.job.plan.groups):
+                if deployed.job.version != self.job.plan.code:
                     raise Violation(f"{self.address} adopts {attempt_id} of version {deployed.job.version}")
                 if missing := [source.attempt_id for source in deployed.inputs if source.attempt_id not in there]:
                     raise Violation(f"{self.address} adopts {attempt_id}, which reads from {missing}")

@@ -22,7 +22,13 @@ class JobPlan:
     ends: float | None = None  # when it is cancelled or its input ends; None: at the end of the run
     bounded: bool = False  # its input ends
     narrows: bool = False  # with each handover to a new version, its groups want one slot less
+    runs_on: bool = False  # with each handover its tasks run on, and get as many slots as the next version wants
     again: bool = False  # it is submitted again at once, under another id, when it has ended before the calm
+
+    @property
+    def code(self) -> str:
+        """Return what tells versions apart whose tasks are not adopted by one another."""
+        return "runs on" if self.runs_on else str(self.groups)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from minflinkd.jobmaster import core as job_master
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.errands import Errands
-from minflinkd.jobmaster.scheduler import failover, reconciling, slot_pool
+from minflinkd.jobmaster.scheduler import failover, reconciling, resizing, running, slot_pool
 from minflinkd.jobmaster.scheduler.events import AttemptGone, SlotsGone
 from minflinkd.jobmaster.scheduler.slot_pool import SlotPool
 from minflinkd.jobmaster.scheduler.step import Step
@@ -83,9 +83,9 @@ def _attempts_that_the_task_manager_does_not_know_are_waited_for() -> Any:
 
 def _attempts_that_were_replaced_are_adopted() -> Any:
     def made(is_current: Any) -> Any:
-        def credulous(state: Any, before: Any, task_id: Any, found: Any) -> bool:
+        def credulous(state: Any, before: Any, found: Any) -> bool:
             attempts = {found.task.status.attempt_id}
-            return bool(is_current(state, replace(before, attempts=attempts), task_id, found))
+            return bool(is_current(state, replace(before, attempts=attempts), found))
 
         return credulous
 
@@ -100,8 +100,8 @@ def tasks_of_another_version_are_adopted() -> Any:
     """Not in FAULTS: a seed hardly ever has all that it takes. `test_scenarios` has it."""
 
     def made(is_current: Any) -> Any:
-        def credulous(state: Any, before: Any, task_id: Any, found: Any) -> bool:
-            return bool(is_current(state, replace(before, version=found.task.version), task_id, found))
+        def credulous(state: Any, before: Any, found: Any) -> bool:
+            return bool(is_current(state, replace(before, version=found.task.version), found))
 
         return credulous
 
@@ -125,6 +125,14 @@ def _what_is_not_adopted_runs_on() -> Any:
     return patched(Step, "dismiss", lambda _: lambda *_: None)
 
 
+def _tasks_are_not_told_of_their_slots() -> Any:
+    return patched(resizing, "tell_tasks", lambda _: lambda *_: None)
+
+
+def _a_refusal_of_other_slots_is_ignored() -> Any:
+    return patched(running, "task_not_resized", lambda _: lambda *_: None)
+
+
 FAULTS: Mapping[str, Planted] = {
     "the JM takes an unanswered deployment for a failed one": _an_unanswered_deployment_has_failed,
     "the JM accepts one allocation from two TMs": _the_job_master_accepts_one_allocation_of_two_task_managers,
@@ -139,6 +147,8 @@ FAULTS: Mapping[str, Planted] = {
     "the JM adopts attempts that have failed by old news of them": _old_news_of_failed_attempts_counts,
     "the JM adopts readers without their writers": _readers_are_adopted_without_their_writers,
     "the JM lets a task run on whose output is gone": _a_task_runs_on_whatever_it_has_kept,
+    "the JM does not tell tasks of their slots": _tasks_are_not_told_of_their_slots,
+    "the JM ignores that a task cannot have other slots": _a_refusal_of_other_slots_is_ignored,
     "the JM lets tasks run on that it does not adopt": _what_is_not_adopted_runs_on,
     "the JM waits for attempts that the TM does not know": _attempts_that_the_task_manager_does_not_know_are_waited_for,
 }

@@ -42,6 +42,10 @@ def _not_running(world: World, master: JobMasterParty) -> str:
         attempt = tm.attempts.get(execution.attempt_id) if tm is not None and execution.attempt_id else None
         if execution.state is not ExecutionState.RUNNING or attempt is None or attempt.state not in LIVE:
             return f"{execution.task_id} of {master.address} is {execution.state}, at its TaskManager {attempt}"
+        task = state.tasks[execution.task_id]
+        wanted = min(task.parallelism, state.placement[task.slot_sharing_group].parallelism)
+        if not execution.parallelism == attempt.parallelism == wanted:
+            return f"{execution.task_id} has {attempt.parallelism} slots, its JobMaster thinks {execution}"
     return ""
 
 

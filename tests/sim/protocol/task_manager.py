@@ -15,7 +15,7 @@ from minflinkd.rpc.network import Address, Fenced, job_master, task_manager
 from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Unknown
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, LeaderId, ResourceId
-from minflinkd.taskmanager.child.protocol import SessionLost
+from minflinkd.taskmanager.child.protocol import NotResizable, SessionLost, UnknownAttempt
 from minflinkd.taskmanager.exchange.log import ExchangeDamaged
 from minflinkd.taskmanager.slots.core import Exit, RenewSession, TaskManagerCore, TaskManagerOptions
 from minflinkd.taskmanager.slots.events import Adopted, EndTasks, ForgetJob, StartTask
@@ -46,10 +46,20 @@ def has_kept(attempt_id: AttemptId) -> bool:
     return says_kept(attempt_id) and int(attempt_id[:2], 16) % 16 > 1
 
 
+def keeps_state(attempt_id: AttemptId) -> bool:
+    return int(attempt_id[4:6], 16) % 3 > 0
+
+
+def is_rigid(attempt_id: AttemptId) -> bool:
+    """Whether the attempt cannot have other slots while it runs."""
+    return int(attempt_id[2:4], 16) % 4 == 0
+
+
 @dataclass
 class Attempt:
     deployment: m.DeployTask
     leader: LeaderId
+    parallelism: int
     state: m.TaskState = m.TaskState.INITIALIZING
     error: ErrorInfo | None = None
     telling: bool = False  # its JobMaster is being told
@@ -73,7 +83,8 @@ class Attempt:
             status=self.status(),
             allocation_id=deployed.allocation_id,
             attempt_number=deployed.attempt_number,
-            parallelism=deployed.task.parallelism,
+            parallelism=self.parallelism,
+            partitions=deployed.partitions if keeps_state(deployed.attempt_id) else 0,
             version=deployed.job.version,
             inputs=deployed.inputs,
             deployed_by=deployed.job_leader_id,
@@ -166,6 +177,8 @@ class TaskManagerParty(Party[TaskManagerCore]):
             case m.CancelTask():
                 self._unwanted.add(message.attempt_id)
                 return self._when_ended([message.attempt_id])
+            case m.ResizeTask():
+                self._resize(message)
             case m.FreeSlots():
                 on = [a for a, x in self.attempts.items() if x.deployment.allocation_id in message.allocations]
                 return self._when_ended(on)
@@ -223,7 +236,8 @@ class TaskManagerParty(Party[TaskManagerCore]):
     def carry_out(self, command: Any) -> None:
         match command:
             case StartTask(deployment):
-                self.attempts[deployment.attempt_id] = attempt = Attempt(deployment, deployment.job_leader_id)
+                attempt = Attempt(deployment, deployment.job_leader_id, deployment.task.parallelism)
+                self.attempts[deployment.attempt_id] = attempt
                 self._begin(deployment)
                 self.world.deployed(self, deployment)
                 self._tell(attempt)
@@ -320,6 +334,15 @@ class TaskManagerParty(Party[TaskManagerCore]):
         later = Later()
         self._waiting.append((wanted, later))
         return later
+
+    def _resize(self, request: m.ResizeTask) -> None:
+        attempt = self.attempts.get(request.attempt_id)
+        if attempt is None or attempt.state not in LIVE:
+            raise UnknownAttempt(f"{request.attempt_id} does not run")
+        if is_rigid(request.attempt_id):
+            raise NotResizable("its plan was made for its slots")
+        self.universe.note("{}: {} has {} slots", self.address, request.attempt_id, request.parallelism)
+        attempt.parallelism = request.parallelism
 
     # --- statuses, at least once -------------------------------------------------------------------------------------
 

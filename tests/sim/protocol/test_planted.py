@@ -21,6 +21,8 @@ QUICK = (
     "the TM's reports of freed slots are no news",
     "the JM adopts attempts that have failed by old news of them",
     "the JM adopts readers without their writers",
+    "the JM does not tell tasks of their slots",
+    "the JM ignores that a task cannot have other slots",
     "commands overtake one another",
 )
 

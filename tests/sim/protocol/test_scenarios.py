@@ -21,7 +21,7 @@ from tests.sim.protocol.plan import JobPlan, Plan
 from tests.sim.protocol.planted_job_master import tasks_of_another_version_are_adopted
 from tests.sim.protocol.planted_task_manager import failures_are_worth_nothing
 from tests.sim.protocol.rest import unserved
-from tests.sim.protocol.task_manager import LIVE, TaskManagerParty
+from tests.sim.protocol.task_manager import LIVE, TaskManagerParty, is_rigid
 from tests.sim.protocol.world import World
 
 TWO_GROUPS = JobPlan(at=0.0, groups=(2, 2))
@@ -254,3 +254,18 @@ def test_idle_task_managers_are_kept_for_a_while_and_then_told_to_exit() -> None
     assert len(processes(world)) == 2
     pass_time(world, 5.0)
     assert len(processes(world)) == 1
+
+
+@pytest.mark.parametrize("narrows", [True, False])
+def test_a_version_that_wants_other_slots_goes_on_with_the_tasks_that_run(narrows: bool) -> None:
+    """No attempt ends, and each has the slots that the version wants (R20)."""
+    world = cluster(JobPlan(at=0.0, groups=(2, 2), runs_on=True, narrows=narrows))
+    before = attempts(world)
+    world.stand_down(master(world))
+    pass_time(world, 5)
+    if any(is_rigid(attempt_id) for attempt_id in before):
+        raise AssertionError("choose another seed for this test: a task must stop for it")
+    assert attempts(world) == before
+    served(world, within=10)
+    widths = {x.deployment.task.id: x.parallelism for tm in world.task_managers() for x in tm.attempts.values()}
+    assert widths == {"t0": 1, "t1": 1, "t2": 1} if narrows else {"t0": 3, "t1": 3, "t2": 1}

@@ -255,8 +255,21 @@ class World:
 
     def stand_down(self, master: JobMasterParty) -> None:
         """Let it make way for another JobMaster, as in a hot restart."""
+        if master.job.plan.runs_on:
+            master.gate(self._leave_tasks, master)
+            return
         self.universe.note("{} is to STAND DOWN", master.address)
         master.gate(master.feed, ev.StandDown())
+
+    def _leave_tasks(self, master: JobMasterParty) -> None:
+        """Replace it by one of a version that only wants another number of slots."""
+        if master.job.master is not master:
+            return
+        self.universe.note("{} LEAVES its tasks to the next version", master.address)
+        job, most = master.job, self.plan.slots_per_tm
+        more = -1 if job.plan.narrows else 1
+        job.plan = replace(job.plan, groups=tuple(min(most, max(1, slots + more)) for slots in job.plan.groups))
+        self._succeed(master, preceded=True)
 
     def stood_down(self, master: JobMasterParty) -> None:
         """Replace it by one that knows where the job's slots are, perhaps of a version that wants fewer."""
@@ -264,9 +277,12 @@ class World:
         if master.job.plan.narrows:
             groups = tuple(max(1, slots - 1) for slots in master.job.plan.groups)
             master.job.plan = replace(master.job.plan, groups=groups)
+        self._succeed(master, preceded=False)
+
+    def _succeed(self, master: JobMasterParty, *, preceded: bool) -> None:
         heralded = tuple(sorted({held.resource_id for held in master.core.state.pool.held.values()}))
         master.die()
-        master.job.master, master.job.preceded = None, False
+        master.job.master, master.job.preceded = None, preceded
         self.universe.engine.after(0.01, self._start_job_master, master.job, heralded)
 
     def stop_daemon(self, lasts: float) -> None:

@@ -60,6 +60,17 @@ def starting(job: Job) -> None:
     job.feed(v.StoodDown(7))
 
 
+def test_a_version_with_other_slots_takes_over_the_tasks_as_they_run(job: Job) -> None:
+    """Nothing has stopped, and the record says so. Whoever brings the job up finds the new version (H6, H8)."""
+    job.feed(v.Requested(graph(1)))
+    assert job.feed(v.StoodDown(7, tasks_run=True)) is Command.TAKE_OVER
+    assert (job.counts, job.state.current.base) == ("version 1", 7)
+    restart = job.state.restart
+    assert restart is not None
+    assert "handed_over" in restart.phases
+    assert "stopped" not in restart.phases
+
+
 def test_a_new_version_counts_once_the_old_one_has_made_way(job: Job) -> None:
     """The steps are checkpoint, stop, switch, start and first checkpoint (H3). The time of each is recorded (H10)."""
     assert job.feed(v.Requested(graph(1))) is Command.TAKE_CHECKPOINT_AND_STAND_DOWN

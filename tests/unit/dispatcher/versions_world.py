@@ -21,6 +21,7 @@ from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
 from minflinkd.runtime.crash_points import CrashPoint
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId
+from minflinkd.taskmanager.child.protocol import NotResizable
 from tests.unit.dispatcher.conftest import DOCUMENT, Cluster
 from tests.waiting import until
 
@@ -49,9 +50,14 @@ class Runner:
     fails: str = ""  # tasks of the version with this value in its params fail
     boom: ErrorInfo = BOOM  # the error that they fail with
     finds: m.TaskMetrics = HAS_ROWS  # what tasks report
+    keeps: bool = False  # tasks go on when their JobMaster is replaced, and are offered to the next one
+    resized: dict[AttemptId, int] = field(default_factory=dict)  # the parallelism that tasks were given as they ran
+    rigid: bool = False  # they cannot be given another one
+    may_snapshot: asyncio.Event = field(default_factory=asyncio.Event)  # set, unless a test holds checkpoints back
     errands: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.may_snapshot.set()
         self._attach(RUNNER)
         self._attach(OTHER)
         self.cluster.resource_manager.on(m.DeclareNeeds, self._declare)
@@ -63,6 +69,7 @@ class Runner:
         mailbox = Mailbox(task_manager(resource))
         mailbox.on(m.DeployTask, self._deploy)
         mailbox.on(m.CancelTask, self._cancel)
+        mailbox.on(m.ResizeTask, self._resize)
         mailbox.on(m.FreeSlots, self._free)
         mailbox.on(m.HeartbeatFromJobMaster, beat)
         mailbox.on(m.DrainTask, self._drain)
@@ -96,10 +103,11 @@ class Runner:
         return m.NeedsAnswer()
 
     def _follow(self, leader: LeaderId) -> None:
-        """Follow a later leader. The tasks of the earlier one end, and the slots are offered to the later one (R13)."""
+        """Follow a later leader, which is offered the slots. The tasks of the earlier one end, or are offered (R13)."""
         if leader > self.leader:
             self.leader = leader
-            self.running.clear()
+            if not self.keeps:
+                self.running.clear()
             if self.held:
                 self._offer()
 
@@ -112,9 +120,36 @@ class Runner:
                 address=task_manager(resource),
                 offers=offers,
                 draining=self.draining and resource == RUNNER,
+                tasks=tuple(self._offered(d) for d in self.running.values() if d.allocation_id in here),
             )
             if offers:
                 self._errand(self.cluster.network.ask(job_master(JOB), request, timeout=2, fence=self.leader))
+
+    def _offered(self, deployed: m.DeployTask) -> m.OfferedTask:
+        attempt_id = deployed.attempt_id
+        return m.OfferedTask(
+            status=self._status(deployed, m.TaskState.RUNNING),
+            allocation_id=deployed.allocation_id,
+            attempt_number=deployed.attempt_number,
+            parallelism=self.resized.get(attempt_id, deployed.task.parallelism),
+            partitions=deployed.partitions,
+            version=deployed.job.version,
+            restored=0 if deployed.restore is None else deployed.restore.checkpoint_id,
+            inputs=deployed.inputs,
+            deployed_by=deployed.job_leader_id,
+        )
+
+    def _status(self, deployed: m.DeployTask, state: m.TaskState) -> m.TaskStatus:
+        error = self.boom if state is m.TaskState.FAILED else None
+        return m.TaskStatus(
+            attempt_id=deployed.attempt_id, task_id=deployed.task.id, state=state, error=error, metrics=self.finds
+        )
+
+    async def _resize(self, request: m.ResizeTask) -> m.Done:
+        if self.rigid or request.attempt_id not in self.running:
+            raise NotResizable("its plan was made for its slots")
+        self.resized[request.attempt_id] = request.parallelism
+        return m.Done()
 
     async def _beat(self, request: m.HeartbeatFromJobMaster) -> m.JobHeartbeatAnswer:
         self._follow(request.leader_id)
@@ -176,6 +211,7 @@ class Runner:
         return m.Done()
 
     async def _trigger(self, request: m.TriggerCheckpoint) -> m.Done:
+        await self.may_snapshot.wait()
         deployed = self.running.get(request.attempt_id)
         if deployed is not None:
             snapshot = TaskSnapshot(
@@ -245,9 +281,9 @@ def over(number: int) -> Callable[[j.JobDetails], j.HotRestart | None]:
 
 
 @asynccontextmanager
-async def job_running(cluster: Cluster, runner: Runner) -> AsyncIterator[Dispatcher]:
+async def job_running(cluster: Cluster, runner: Runner, **changes: Any) -> AsyncIterator[Dispatcher]:
     """Run version 1 under a Dispatcher."""
     async with cluster.serving() as dispatcher:
-        await cluster.submit(JOB, msgspec.json.decode(document("1")))
+        await cluster.submit(JOB, msgspec.json.decode(document("1", **changes)))
         await seen(cluster, runs(runner, "1"))
         yield dispatcher

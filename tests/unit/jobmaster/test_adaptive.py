@@ -17,8 +17,8 @@ from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, of_kind
 
 
 def running_on(slots: int, wanted: int = 4) -> WideJob:
-    """Return a job that runs with fewer slots than wanted, after it waited for more."""
-    job = WideJob(a=wanted)
+    """Return a job that runs with fewer slots than wanted, after it waited for more. Its tasks must stop to grow."""
+    job = WideJob(a=wanted, rigid=True)
     job.wait(30)
     job.offer(TM1, slots)
     job.deploy()
@@ -239,7 +239,7 @@ def test_a_job_that_has_never_run_has_not_grown() -> None:
 
 def test_growth_of_several_groups_is_one_restart_that_names_them_all() -> None:
     """A failure while the tasks end is handled by the same restart."""
-    job = WideJob(a=4, b=3)
+    job = WideJob(a=4, b=3, rigid=True)
     job.wait(30)
     for group, resource in (("a", TM1), ("b", TM2)):
         job.offer(resource, 1, job.needs[group].allocation_id)
@@ -479,15 +479,16 @@ def test_a_version_on_trial_does_not_grow() -> None:
     assert of_kind(ev.TakeRescaleCheckpoint, job.feed(ev.Proven()))
 
 
-def test_a_job_does_not_grow_once_one_of_its_inputs_has_ended() -> None:
-    job = WideJob(a=4, b=1)
+@pytest.mark.parametrize("rigid", [True, False])
+def test_a_job_does_not_grow_once_one_of_its_inputs_has_ended(rigid: bool) -> None:
+    job = WideJob(a=4, b=1, rigid=rigid)
     job.wait(30)
     job.offer(TM1, 1, job.needs["a"].allocation_id)
     job.offer(TM1, 1, job.needs["b"].allocation_id)
     job.deploy()
     job.come_up()
     assert job.report("b", TaskState.INPUT_ENDED) == []  # `a` still reads
-    assert of_kind(ev.TakeRescaleCheckpoint, job.offer(TM1, 3) + job.wait(100)) == []
+    assert job.offer(TM1, 3) + job.wait(100) == []
     assert job.report("a", TaskState.INPUT_ENDED) == [ev.TakeFinalCheckpoint(job.state.round)]
     assert job.wait(100) == []
 

@@ -238,3 +238,51 @@ def test_surplus_slots_are_given_back_by_their_numbers() -> None:
     assert free.request == m.FreeSlots(job_id=JOB, allocations=(), surplus={need: (1, 2)})
     master.answer(free, DONE)
     assert master.taken(ev.End) == []
+
+
+def growing() -> tuple[JobMaster, Ask]:
+    """Return a master whose task has been told to use a second slot, and that request."""
+    master = JobMaster(width=2, resource_wait_timeout=0.0)
+    master.answer(master.deployed(), DONE)
+    status = m.TaskStatus(attempt_id=master.attempt, task_id=A, state=m.TaskState.RUNNING)
+    master.receive(m.TaskStateChanged(resource_id=TM1, status=status))
+    (need,) = master.core.state.pool.needs
+    offer = m.SlotOffer(allocation_id=need, slots=(1,))
+    master.receive(m.OfferSlots(resource_id=TM1, address="taskmanager/tm-1", offers=(offer,)))
+    (ask,) = master.asked(m.ResizeTask)
+    return master, ask
+
+
+def test_a_task_is_told_its_new_slots_until_it_answers() -> None:
+    """The request may have been carried out: it is repeated, and says the same (A5, R20)."""
+    master, ask = growing()
+    assert ask.request == m.ResizeTask(job_id=JOB, attempt_id=master.attempt, parallelism=2)
+    assert (ask.target, ask.fence) == ("taskmanager/tm-1", master.core.leader_id)
+    master.answer(ask, NO_ANSWER)
+    master.tick(master.now + 0.5)
+    (again,) = master.asked(m.ResizeTask)
+    assert again.request == ask.request
+    master.answer(again, DONE)
+    assert (master.core.state.executions[A].parallelism, master.core.state.executions[A].asked) == (2, 0)
+
+
+@pytest.mark.parametrize("outcome", [Refused(Conflict("its plan was made for its slots")), NO_ANSWER])
+def test_a_task_that_does_not_take_its_new_slots_is_restarted_from_a_checkpoint(outcome: Outcome) -> None:
+    """Also if nobody says for a whole heartbeat timeout whether it has taken them."""
+    master, ask = growing()
+    if outcome is NO_ANSWER:
+        master.now += 5.0
+    master.answer(ask, outcome)
+    running = master.core.state.running
+    assert running is not None
+    assert running.rigid
+    assert master.asked(m.ResizeTask) == []
+
+
+def test_a_task_that_has_ended_is_told_nothing_any_more() -> None:
+    master, ask = growing()
+    master.answer(ask, NO_ANSWER)
+    status = m.TaskStatus(attempt_id=master.attempt, task_id=A, state=m.TaskState.FAILED, error=BOOM)
+    master.receive(m.TaskStateChanged(resource_id=TM1, status=status))
+    master.tick(master.now + 1.0)
+    assert master.asked(m.ResizeTask) == []

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import JobGraph, Source, Vertex
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import events as ev
@@ -72,7 +73,7 @@ def test_a_group_wants_as_many_slots_as_its_widest_task(options: JobMasterOption
 def test_the_width_of_a_version_is_known_before_it_runs() -> None:
     """What a version that is to follow will want (H4)."""
     source = Vertex(id=VertexId("a"), source=Source(format="rate"), parallelism=3)
-    assert widths(JobGraph(name="job", vertices=(source,))) == {"default": 3}
+    assert widths(chain(JobGraph(name="job", vertices=(source,)))) == {"default": 3}
 
 
 # --- what tasks have done --------------------------------------------------------------------------------------------

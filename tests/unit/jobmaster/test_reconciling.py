@@ -36,7 +36,10 @@ from tests.unit.jobmaster.fed_core import NO_ANSWER, JobMaster
 from tests.unit.jobmaster.wide_job import TM1, TM2, of_kind, task
 
 BEFORE = Predecessors(
-    "v2", latest=7, attempts=frozenset(AttemptId(f"old-{name}") for name in "abc"), completed=frozenset({5, 7})
+    "v2",
+    latest=7,
+    attempts=frozenset(AttemptId(f"old-{name}") for name in "abc"),
+    completed=frozenset({5, 7}),
 )
 OVER = (TaskState.CANCELED, TaskState.FAILED)
 TIMEOUT = 5.0  # seconds in which TaskManagers are waited for: heartbeat.timeout
@@ -171,11 +174,10 @@ def test_a_task_whose_input_has_ended_is_adopted_and_the_final_checkpoint_is_tak
         {"version": "v1"},
         {"stops_at": 7},
         {"draining": True},
-        {"parallelism": 2},
         {"status": TaskStatus(attempt_id=AttemptId("old-a"), task_id=TaskId("a"), state=TaskState.INITIALIZING)},
         {"inputs": (ExchangeSource(vertex_id=VertexId("x"), attempt_id=AttemptId("gone"), resource_id=TM1),)},
     ],
-    ids=["of another version", "after a last cut", "draining", "too wide", "not up yet", "with a writer that is gone"],
+    ids=["of another version", "after a last cut", "draining", "not up yet", "with a writer that is gone"],
 )
 def test_a_task_that_cannot_be_trusted_ends_before_its_successor_is_deployed(fault: dict[str, Any]) -> None:
     """It restarts from the checkpoint, as without adoption. Two attempts never run beside each other."""
@@ -186,6 +188,43 @@ def test_a_task_that_cannot_be_trusted_ends_before_its_successor_is_deployed(fau
     assert of_kind(ev.FindRestorePoint, commands) == []
     commands = heir.feed(ev.AttemptGone(AttemptId("old-a")))
     assert of_kind(ev.FindRestorePoint, commands) == [ev.FindRestorePoint(1, frozenset({TaskId("a")}))]
+
+
+def test_a_task_that_is_wider_than_the_version_wants_is_adopted_and_narrowed() -> None:
+    """As the version that wants less has taken over, its tasks run on with fewer slots (R20)."""
+    heir = Heir(task("a", 1, "a"))
+    commands = heir.offer(running("a", parallelism=2))
+    assert of_kind(ev.AdoptTasks, commands) != []
+    assert of_kind(ev.Resize, commands) == [ev.Resize(AttemptId("old-a"), 1, f"taskmanager/{TM1}")]
+
+
+def test_a_task_is_adopted_though_the_version_takes_none_of_the_slots_that_it_wants_no_more() -> None:
+    """It ran on two allocations. Only the one that it was deployed to is held (R13, R20)."""
+    heir = Heir(task("a", 1, "a"))
+    wide = running("a", parallelism=3)
+    offers = (
+        SlotOffer(allocation_id=wide.allocation_id, slots=(0, 1)),
+        SlotOffer(allocation_id=AllocationId("added"), slots=(2,)),
+    )
+    commands = heir.feed(ev.SlotsOffered(TM1, f"taskmanager/{TM1}", offers, tasks=(wide,)))
+    assert heir.state.status is JobStatus.RUNNING
+    assert of_kind(ev.Resize, commands) == [ev.Resize(AttemptId("old-a"), 1, f"taskmanager/{TM1}")]
+    assert set(heir.state.pool.held) == {wide.allocation_id}
+
+
+def test_a_task_that_grew_is_adopted_with_all_its_slots() -> None:
+    """They are in allocations that alone would be refused: the version cannot do with fewer than all (R13, R20)."""
+    heir = Heir(task("a", 4, "a"))
+    wide = running("a", parallelism=4)
+    offers = tuple(
+        SlotOffer(allocation_id=AllocationId(name), slots=slots)
+        for name, slots in (("of-a", (0,)), ("before", (1,)), ("added", (2, 3)))
+    )
+    commands = heir.feed(ev.SlotsOffered(TM1, f"taskmanager/{TM1}", offers, tasks=(wide,)))
+    assert of_kind(ev.AdoptTasks, commands) != []
+    assert heir.state.placement["a"].parallelism == 4
+    assert heir.state.placement["a"].allocations[0] == "of-a"
+    assert heir.needs() == set()
 
 
 @pytest.mark.parametrize(

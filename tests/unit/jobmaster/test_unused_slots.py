@@ -41,7 +41,7 @@ def test_idle_slots_are_given_back_to_each_taskmanager_when_their_own_time_is_ov
 
 def test_slots_that_are_as_good_as_those_that_a_job_uses_are_given_back() -> None:
     """It does not move without a gain (R4, R20)."""
-    job = WideJob(a=2)
+    job = WideJob(a=2, rigid=True)
     job.wait(30)
     job.offer(TM1, 1)
     job.deploy()

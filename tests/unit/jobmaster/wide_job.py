@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.jobgraph.model import RestartStrategy, Source, Task, Vertex
 from minflinkd.jobmaster.options import JobMasterOptions
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.machine import next_wakeup, step
+from minflinkd.jobmaster.scheduler.phases import Running
 from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import Library, SlotNeed, SlotOffer, TaskState, TaskStatus
@@ -26,7 +28,10 @@ def task(name: str, parallelism: int, group: str) -> Task:
 
 
 class WideJob:
-    """`WideJob(a=4, b=2)` has two tasks, each in a slot sharing group of its own, unless `group` names one for all."""
+    """`WideJob(a=4, b=2)` has two tasks, each in a slot sharing group of its own, unless `group` names one for all.
+
+    If `rigid`, its tasks cannot have other slots while they run.
+    """
 
     def __init__(
         self,
@@ -35,6 +40,8 @@ class WideJob:
         ran_with: int = 0,
         recovered: bool = False,
         libraries: tuple[Library, ...] = (),
+        rigid: bool = False,
+        max_parallelism: int | None = None,
         **widths: int,
     ) -> None:
         rng = random.Random(7)
@@ -47,7 +54,9 @@ class WideJob:
             cooldown_after_rescaling=20,
             slot_idle_timeout=50,
             libraries=libraries,
+            max_parallelism=max_parallelism,
         )
+        self.rigid = rigid
         tasks = tuple(task(name, width, group or name) for name, width in widths.items())
         self.state: JobState = new_job(tasks, self.options)
         self.now = 0.0
@@ -106,6 +115,9 @@ class WideJob:
             if execution.state is ExecutionState.DEPLOYING:
                 self.report(execution.task_id, TaskState.RUNNING)
         assert self.state.status is JobStatus.RUNNING
+        if self.rigid:
+            assert isinstance(self.state.phase, Running)
+            self.state = replace(self.state, phase=replace(self.state.phase, rigid=True))
 
     def widths(self) -> dict[str, int]:
         return {e.task_id: e.parallelism for e in self.state.executions.values()}

@@ -412,3 +412,23 @@ async def test_heartbeats_say_that_a_session_starts_slowly_and_how_far_it_is(tmp
         world.session.slow, world.session.steps = "it has been starting for 95 s", 7
         await asyncio.sleep(2.0)
         assert (world.reports[-1].session_slow, world.reports[-1].session_steps) == ("it has been starting for 95 s", 7)
+
+
+async def test_a_task_with_other_slots_is_offered_and_snapshotted_with_them(tmp_path: Path) -> None:
+    """A JobMaster that adopts it must know how many it uses (A14a, R20)."""
+    async with running(tmp_path) as world:
+        await world.allocate()
+        await world.ask(DEPLOY)
+        await asyncio.sleep(1.0)
+        assert world.statuses[-1] is m.TaskState.RUNNING
+        await world.ask(m.ResizeTask(job_id=JOB, attempt_id=ATTEMPT, parallelism=2))
+        assert world.session.asked[-1] == "ResizeAttempt"
+        assert world.executor.attempts[ATTEMPT].offered(()).parallelism == 2
+
+
+async def test_a_task_that_does_not_run_is_given_no_other_slots(tmp_path: Path) -> None:
+    async with running(tmp_path) as world:
+        await world.allocate()
+        with pytest.raises(RemoteError) as caught:
+            await world.ask(m.ResizeTask(job_id=JOB, attempt_id=ATTEMPT, parallelism=2))
+        assert caught.value.info().code == "unknown-attempt"

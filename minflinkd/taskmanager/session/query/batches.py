@@ -5,12 +5,14 @@ Spark calls `process` on the query's own thread. `look_at_exchanges` runs on the
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 from py4j.protocol import Py4JError
@@ -37,6 +39,7 @@ from minflinkd.taskmanager.session.state import snapshot
 log = structlog.get_logger(__name__)
 
 _LOOK = 1.0  # seconds between two checks of the disks
+_SHUFFLE = re.compile(r"(?<!\w)Exchange ")  # in Spark's text of a plan; a BroadcastExchange shuffles nothing
 
 
 def spark_tasks(plan: Plan, slots: int, partitions: int) -> int | None:
@@ -53,12 +56,22 @@ def spark_tasks(plan: Plan, slots: int, partitions: int) -> int | None:
     return slots if divides and slots < partitions else None
 
 
+def shuffles(execution: Any) -> bool:
+    """Whether the plan of the last micro-batch has a shuffle, or there was none yet.
+
+    `execution`: Spark's MicroBatchExecution.
+    """
+    last = execution.lastExecution()
+    return last is None or _SHUFFLE.search(last.executedPlan().toString()) is not None
+
+
 @dataclass
 class MicroBatches:
     """Processes the micro-batches of one query.
 
     `max_backlog`: bytes that readers may be behind in the query's exchange before a micro-batch waits (J10).
-    `tasks`: see `spark_tasks`. `space`: a micro-batch waits while a disk that it writes to is nearly full (A14).
+    `tasks`: see `spark_tasks`; another thread may change it. `space`: a micro-batch waits while a disk that it writes
+    to is nearly full (A14).
     `published`: called after each micro-batch, with its number and the seconds that it took. `error`: why one failed.
     """
 

@@ -25,13 +25,13 @@ from minflinkd.rpc.messages import Collected, TaskMetrics, TaskPartitions
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import ErrorInfo, Kind
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.child.protocol import SnapshotTaken, TakeSnapshot
+from minflinkd.taskmanager.child.protocol import NotResizable, SnapshotTaken, TakeSnapshot
 from minflinkd.taskmanager.exchange.log import ExchangeDamaged
 from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
 from minflinkd.taskmanager.session.plan import bounded
 from minflinkd.taskmanager.session.plan.watermarks import Watermarks, finds_input
 from minflinkd.taskmanager.session.query.batch_input import failed_input
-from minflinkd.taskmanager.session.query.batches import MicroBatches, spark_tasks
+from minflinkd.taskmanager.session.query.batches import MicroBatches, shuffles, spark_tasks
 from minflinkd.taskmanager.session.query.building import BuiltTask
 from minflinkd.taskmanager.session.query.disk_space import DiskSpace, written_to
 from minflinkd.taskmanager.session.query.ending import Ending
@@ -242,6 +242,18 @@ class RunningQuery:
             self._ending.await_reopened()
         else:
             self._ending.keep_open()
+
+    def resize(self, slots: int) -> None:
+        """Have this many slots from the next micro-batch on. Raises NotResizable.
+
+        State keeps its partitions, and more or fewer of them are computed at a time. A query without state is planned
+        for its slots: if it shuffles, its plan has as many partitions as it had slots when it started.
+        """
+        if not self._plan.keeps_state and shuffles(self.execution):
+            raise NotResizable(
+                f"a query without state that shuffles has {self._built.start.partitions} partitions as long as it runs"
+            )
+        self.batches.tasks = spark_tasks(self._plan, slots, self._built.start.partitions)
 
     def _failed(self, error: ErrorInfo) -> None:
         """Report the failure once, and never if the query was told to stop."""

@@ -32,6 +32,7 @@ def start(built: BuiltTask, events: Events, ending: Ending) -> tuple[RunningQuer
         built.release()
         raise
     phases = {**built.phases, "start": time.monotonic() - began}
+    partitions = built.start.partitions if built.plan.keeps_state else 0
     return query, TaskRunning(
-        phases=phases, operators=built.plan.operators, moved=built.start.moved, partitions=built.start.partitions
+        phases=phases, operators=built.plan.operators, moved=built.start.moved, partitions=partitions
     )
