@@ -362,6 +362,7 @@ class HotRestarts(Component):
             leftovers=leftovers or PredecessorLeftovers(),
             trial=self._trial(tasks_run=tasks_run),
             preceded=leftovers is None or tasks_run,
+            making_way=leftovers is None and self.versions.restart is not None,
         )
 
     # --- 6 the trial -------------------------------------------------------------------------------------------------

@@ -114,6 +114,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self._watch = StateWatch(lambda: core.state)
         self._inherited = inherited
         self._preceded = succession.preceded
+        self._died_making_way = succession.making_way
         self._on_adoption = succession.on_adoption
         self._on_end = on_end
         self._wall = WallTime(clock)
@@ -309,7 +310,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
             latest=0 if point is None else point.checkpoint_id,
             attempts=frozenset() if point is None else frozenset(task.attempt_id for task in point.tasks),
             completed=self.coordinator.completed(),
-            ran=history.running == version,
+            ran=history.running == version and not self._died_making_way,
         )
 
     def _on_crash(self) -> None:

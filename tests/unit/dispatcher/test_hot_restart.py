@@ -204,6 +204,7 @@ async def test_a_daemon_that_dies_between_two_steps_leaves_exactly_one_version(
             assert ended.state is state
             await seen(cluster, runs(runner, version))
             assert runner.versions == [version]
+            assert (await cluster.job(JOB)).restarts == 0, "its tasks may have been told to end"
 
 
 @pytest.mark.parametrize(
