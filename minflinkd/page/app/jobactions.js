@@ -130,7 +130,7 @@ function Rescale({ job, onClose }) {
   };
   const highest = now && Math.max(...now.map((one) => one.upperBound));
   return html`<${Operation} title=${`Rescale ${job.name}`} verb="Rescale" ready=${ready} run=${run} onClose=${onClose}
-    says=${`A hot restart of the same version: a last checkpoint is taken, the job stops, and goes on with another parallelism. ${highest ? `It asks for ${plural(highest, "slot")} now, for each of ${plural(job.vertices.length, "task")}.` : ""}`}>
+    says=${`Nothing stops if its TaskManagers have the slots and its state has so many partitions. Otherwise it is a hot restart: a last checkpoint is taken, and the job goes on from it. ${highest ? `It asks for ${plural(highest, "slot")} now, for each of ${plural(job.vertices.length, "task")}.` : ""}`}>
     <${Fault} error=${error} />
     <${Text} label="Parallelism of all tasks" type="number" min="1" step="1" required value=${wanted} onInput=${(event) => setWanted(event.target.value)} />
     <${Text} label="Least" type="number" min="1" step="1" value=${least} onInput=${(event) => setLeast(event.target.value)} note="With fewer slots no task starts. Empty: as it is." />
