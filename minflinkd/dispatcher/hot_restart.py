@@ -141,11 +141,14 @@ class HotRestarts(Component):
             return RestartAnswer(job_id=self._job_id, faults=error.faults)
         document = encode(replace(graph, restore=None))
         return await self.restart(
-            HotRestartJob(job_id=self._job_id, document=document, dry_run=request.dry_run, replace=request.replace)
+            HotRestartJob(job_id=self._job_id, document=document, dry_run=request.dry_run, replace=request.replace),
+            rescales=True,
         )
 
-    async def restart(self, request: HotRestartJob) -> RestartAnswer:
+    async def restart(self, request: HotRestartJob, *, rescales: bool = False) -> RestartAnswer:
         """Check a new version, store it and begin its restart. A refused request has not touched anything.
+
+        `rescales`: it is the running version, with other slots.
 
         Raises Conflict, QuotaExceeded, NoSession, StorageError, Crashed.
         """
@@ -167,6 +170,7 @@ class HotRestarts(Component):
                     allow_changed=request.allow_changed_state,
                     final=not request.latest,
                     replace=request.replace,
+                    rescales=rescales,
                 )
             )
             accepted = True
@@ -283,7 +287,8 @@ class HotRestarts(Component):
 
     def _leaves_tasks(self, master: JobMaster, restart: v.Restart) -> bool:
         """Whether the tasks run on, because the next version only wants other slots for them (R20)."""
-        same = bool(restart.rescaled) and version_of(master.graph) == version_of(restart.target)
+        wanted = restart.rescales or bool(restart.rescaled)  # a hot restart of the same file starts the tasks again
+        same = wanted and version_of(master.graph) == version_of(restart.target)
         return same and not restart.moves and master.making_way.can_leave_tasks(chain(restart.target))
 
     async def _reserve(self, master: JobMaster, restart: v.Restart) -> v.Restart | None:

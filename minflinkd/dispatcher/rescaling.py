@@ -25,10 +25,12 @@ def rescaled(graph: JobGraph, parallelism: int, vertices: Mapping[str, int], lea
     else:
         widest = graph
     of_vertex = {v.id: vertices[t.id] for t in chain(graph) if t.id in vertices for v in t.vertices} | dict(vertices)
+    if {v.id for v in graph.vertices} <= of_vertex.keys():  # the job's own number counts for none of them any more
+        widest = replace(widest, parallelism=max(of_vertex.values()))
     return replace(
         widest,
         vertices=tuple(replace(v, parallelism=of_vertex.get(v.id, v.parallelism)) for v in widest.vertices),
-        min_parallelism=least or min(graph.min_parallelism, parallelism or graph.min_parallelism),
+        min_parallelism=least or min(graph.min_parallelism, widest.parallelism),
     )
 
 

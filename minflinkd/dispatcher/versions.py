@@ -94,6 +94,7 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     allow_changed: bool = False
     final: bool = True  # take a last checkpoint; otherwise start from the last completed one
     moves: bool = False  # the same version, on other TaskManagers than the draining ones (A15b)
+    rescales: bool = False  # the same version, with other slots: nobody wants its tasks to be started again
     old: Version | None = None
     checkpoint_id: int = 0  # the new version starts from it; 0: not settled, or from none
     phases: dict[str, float] = {}  # seconds since the request
@@ -143,6 +144,7 @@ class Requested:
     final: bool = True
     replace: bool = False
     moves: bool = False
+    rescales: bool = False
 
 
 @dataclass(frozen=True)
@@ -311,6 +313,7 @@ def _requested(this: Step, event: Requested) -> None:
         allow_changed=event.allow_changed,
         final=event.final,
         moves=event.moves,
+        rescales=event.rescales,
         old=before.old if before is not None else None,
         rescaled=rescaled(this.state.current.graph, event.graph),
     )

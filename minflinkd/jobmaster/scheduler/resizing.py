@@ -69,11 +69,11 @@ def is_ending(state: JobState, running: Running) -> bool:
 
 
 def actual_widths(state: JobState) -> dict[str, int]:
-    """Return how wide the groups are, by what their tasks have confirmed."""
-    found: dict[str, int] = {}
+    """Return how wide the groups are. Of one with a task that does not have its slots yet, what that task has."""
+    found = _widths(state.placement)
     for execution in state.executions.values():
-        group = state.group_of(execution.task_id)
-        found[group] = max(execution.parallelism, found.get(group, 0))
+        if execution.parallelism != _wanted(state, execution):
+            found[state.group_of(execution.task_id)] = execution.parallelism
     return found
 
 

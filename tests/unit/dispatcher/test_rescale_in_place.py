@@ -57,6 +57,15 @@ async def test_a_rescale_within_the_partitions_stops_no_task(
         assert (list(runner.running), len(runner.deployed)) == ([attempt], 1)
 
 
+async def test_a_rescale_to_what_the_job_has_stops_no_task(cluster: Cluster, runner: Runner) -> None:
+    """Such as what `GET resource-requirements` has answered."""
+    async with job_running(cluster, runner, **WIDE):
+        await rescale(cluster, 2)
+        ended = await seen(cluster, over(1))
+        assert (ended.state, "stopped" in ended.phases) == (RestartState.COMPLETED, False)
+        assert (len(runner.deployed), runner.resized) == (1, {})
+
+
 async def test_more_slots_than_partitions_take_a_hot_restart(cluster: Cluster, runner: Runner) -> None:
     """The state must be rewritten, and for that the tasks stop."""
     async with job_running(cluster, runner, parallelism=2):

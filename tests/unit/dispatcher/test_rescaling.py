@@ -39,6 +39,12 @@ def test_single_tasks_are_named_by_their_ids() -> None:
     assert (of_tasks(graph), graph.min_parallelism) == ({"a": 2, "b": 4}, 3)
 
 
+def test_all_tasks_may_get_a_least_parallelism_above_what_the_job_file_says() -> None:
+    """`minflinkd rescale JOB --parallelism 6 --least 4` names every task."""
+    graph = rescaled(JOB, 0, {"a": 6, "b": 6, "out": 6}, 4)
+    assert (of_tasks(graph), graph.parallelism, graph.min_parallelism) == ({"a": 6, "b": 6}, 6, 4)
+
+
 @pytest.mark.parametrize(
     ("parallelism", "vertices", "least"), [(9, {}, 0), (0, {"c": 1}, 0), (0, {"a": 0}, 0), (1, {}, -1)]
 )

@@ -196,6 +196,20 @@ def test_a_narrower_version_with_a_task_that_must_stop_says_what_has_changed() -
     assert job.state.rollouts[-1].cause == "rescale: a 4 -> 2"
 
 
+def test_the_task_that_must_stop_says_what_has_changed_though_the_others_have_their_slots() -> None:
+    job = WideJob(a=4, b=4, group="g")
+    job.wait(30)
+    job.offer(TM1, 1)
+    job.deploy()
+    job.come_up()
+    job.offer(TM1, 3)
+    job.feed(ev.TaskResized(job.attempt("a"), 4))
+    job.feed(ev.TaskNotResized(job.attempt("b")))
+    job.wait(20)
+    job.feed(ev.RescaleCheckpointDone(job.state.round))
+    assert job.state.rollouts[-1].cause == "rescale: g 1 -> 4"
+
+
 def test_a_job_that_has_grown_in_place_has_proven_its_width() -> None:
     """A failure that ends the job later is not taken for one of its growth."""
     job = running_on(1)
