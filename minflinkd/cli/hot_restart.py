@@ -191,7 +191,7 @@ def _end(connection: Connection, restart: HotRestartInfo) -> ExitCode:
     if connection.as_json:
         print_json(restart)
     elif restart.state == "completed":
-        click.echo("The new version runs.")
+        click.echo("The new version runs" + (", with the tasks that ran." if "handed_over" in restart.phases else "."))
     elif restart.state == _ON_TRIAL:
         click.echo(f"The new version runs, and is {ON_TRIAL}. If it fails on its first rows, the old one comes back.")
     else:

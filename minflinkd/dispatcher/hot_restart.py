@@ -367,7 +367,7 @@ class HotRestarts(Component):
             leftovers=leftovers or PredecessorLeftovers(),
             trial=self._trial(tasks_run=tasks_run),
             preceded=leftovers is None or tasks_run,
-            making_way=leftovers is None and self.versions.restart is not None,
+            died_making_way=leftovers is None and self.versions.restart is not None,
         )
 
     # --- 6 the trial -------------------------------------------------------------------------------------------------
@@ -455,12 +455,9 @@ class HotRestarts(Component):
             decision = await self._record.apply(number, self._dated(event))
         except Crashed:  # logged where it happened
             return True
-        if decision is None:
+        if decision is None or (decision.after is decision.before and not decision.commands):
             self._release(event)
-            return False
-        if decision.after is decision.before and not decision.commands:
-            self._release(event)
-            return True
+            return decision is not None
         if {v.Command.BRING_UP, v.Command.TAKE_OVER} & set(decision.commands):
             reach(CrashPoint.RESTART_SWITCHED)
         elif isinstance(event, v.Running):

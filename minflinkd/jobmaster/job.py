@@ -56,5 +56,5 @@ class Succession:
     leftovers: PredecessorLeftovers = field(default_factory=PredecessorLeftovers)
     trial: Trial | None = None
     preceded: bool = False  # tasks of an earlier JobMaster may still run, since it did not stop them itself
-    making_way: bool = False  # it died during a hot restart, and may have told its tasks to end
+    died_making_way: bool = False  # for another version: it may have told its tasks to end
     on_adoption: Callable[[int], None] = lambda count: None  # called with the number of these tasks that are adopted

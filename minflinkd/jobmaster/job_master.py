@@ -114,7 +114,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self._watch = StateWatch(lambda: core.state)
         self._inherited = inherited
         self._preceded = succession.preceded
-        self._died_making_way = succession.making_way
+        self._died_making_way = succession.died_making_way
         self._on_adoption = succession.on_adoption
         self._on_end = on_end
         self._wall = WallTime(clock)

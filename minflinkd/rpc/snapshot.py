@@ -112,7 +112,7 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     sync_ms: float = 0.0
     async_ms: float = 0.0  # without the wait for other tasks that write the same files
     parallelism: int = 0  # of the attempt; 0: written before this was recorded
-    state_partitions: int = msgspec.field(name="partitions", default=0)  # 0: as many as `parallelism`
+    state_partitions: int = msgspec.field(name="partitions", default=0)  # 0: it keeps none, or not recorded
     file_sizes: dict[str, int] = {}  # bytes, of the physical files that hold `files`; {}: not recorded
     input_ended: bool = False  # the task's input was exhausted: a final snapshot (C4)
     inputs: dict[VertexId, int] = {}  # exchanges, by vertex: the sequence number at which the next attempt continues
@@ -127,5 +127,5 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def partitions(self) -> int:
-        """The number of partitions of its state; 0: not recorded."""
+        """The number of partitions of its state. Without state, or if it was not recorded, its parallelism."""
         return self.state_partitions or self.parallelism

@@ -94,7 +94,7 @@ class Running:
     draining: bool = False  # sources stop at what they saw when the drain began
     final_checkpoint_asked: bool = False
     growth: Growth | None = None
-    resized_from: Mapping[str, int] | None = None  # widths of the groups that not all tasks have confirmed to be over
+    resized_from: Mapping[str, int] | None = None  # how wide the groups were, until all tasks have their new slots
     rigid: bool = False  # a task cannot have another parallelism while it runs
     idle: Mapping[AllocationId, float] = field(default_factory=dict)  # held but unused slots, and since when (R4)
 

@@ -33,6 +33,7 @@ from tests.unit.dispatcher.versions_world import (
     Bug,
     Runner,
     a_runner,
+    dies_at,
     document,
     job_running,
     over,
@@ -184,21 +185,9 @@ async def test_a_daemon_that_dies_between_two_steps_leaves_exactly_one_version(
     cluster: Cluster, runner: Runner, point: CrashPoint, version: str, state: RestartState
 ) -> None:
     """A daemon may die between any two steps: exactly one version runs afterwards (H8)."""
-    reached = asyncio.Event()
-
-    def strike(here: CrashPoint) -> None:
-        if here is point:
-            reached.set()
-            raise OSError("the daemon is dead")
-
     with capture_logs():
         async with job_running(cluster, runner):
-            with crash_points.intercepted(strike):
-                asking = asyncio.ensure_future(restart(cluster, "2"))
-                async with asyncio.timeout(10):
-                    await reached.wait()
-                await asyncio.wait({asking})
-                asking.exception()
+            await dies_at(point, restart(cluster, "2"))
         async with cluster.serving():
             ended = await seen(cluster, over(1))
             assert ended.state is state

@@ -13,11 +13,21 @@ from minflinkd.dispatcher.versions import Versions
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.jobs import JobStatus, RestartState
 from minflinkd.rpc.network import DISPATCHER
-from minflinkd.runtime import crash_points
 from minflinkd.runtime.crash_points import CrashPoint
 from minflinkd.runtime.ids import JobId
 from tests.unit.dispatcher.conftest import Cluster
-from tests.unit.dispatcher.versions_world import JOB, Runner, a_runner, document, job_running, over, restart, runs, seen
+from tests.unit.dispatcher.versions_world import (
+    JOB,
+    Runner,
+    a_runner,
+    dies_at,
+    document,
+    job_running,
+    over,
+    restart,
+    runs,
+    seen,
+)
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -112,22 +122,10 @@ async def test_a_daemon_that_dies_between_two_steps_stops_no_task_either(
     cluster: Cluster, runner: Runner, point: CrashPoint, parallelism: int, state: RestartState
 ) -> None:
     """The next daemon adopts the tasks, in the version that counts, and gives them its slots (H8, A14a)."""
-    reached = asyncio.Event()
-
-    def strike(here: CrashPoint) -> None:
-        if here is point:
-            reached.set()
-            raise OSError("the daemon is dead")
-
     with capture_logs():
         async with job_running(cluster, runner, **WIDE):
             (attempt,) = runner.running
-            with crash_points.intercepted(strike):
-                asking = asyncio.ensure_future(rescale(cluster, 4))
-                async with asyncio.timeout(10):
-                    await reached.wait()
-                await asyncio.wait({asking})
-                asking.exception()
+            await dies_at(point, rescale(cluster, 4))
         async with cluster.serving():
             assert (await seen(cluster, over(1))).state is state
             await seen(cluster, runs(runner, "1"))

@@ -18,6 +18,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import DISPATCHER, Mailbox, job_master, task_manager
 from minflinkd.rpc.snapshot import PlanNode, TaskSnapshot
+from minflinkd.runtime import crash_points
 from minflinkd.runtime.crash_points import CrashPoint
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId
@@ -287,3 +288,20 @@ async def job_running(cluster: Cluster, runner: Runner, **changes: Any) -> Async
         await cluster.submit(JOB, msgspec.json.decode(document("1", **changes)))
         await seen(cluster, runs(runner, "1"))
         yield dispatcher
+
+
+async def dies_at(point: CrashPoint, request: Awaitable[j.RestartAnswer]) -> None:
+    """Make the request, and let the daemon die when it reaches this point."""
+    reached = asyncio.Event()
+
+    def strike(here: CrashPoint) -> None:
+        if here is point:
+            reached.set()
+            raise OSError("the daemon is dead")
+
+    with crash_points.intercepted(strike):
+        asking = asyncio.ensure_future(request)
+        async with asyncio.timeout(10):
+            await reached.wait()
+        await asyncio.wait({asking})
+        asking.exception()

@@ -13,7 +13,7 @@ from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.messages import SlotOffer, TaskState
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, TaskId
-from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, of_kind
+from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, grown, of_kind
 
 
 def running_on(slots: int, wanted: int = 4) -> WideJob:
@@ -160,14 +160,6 @@ def test_a_checkpoint_that_fails_leaves_the_job_as_it_is_and_is_tried_again() ->
 
 
 REFUSED = ErrorInfo(code="state-not-repartitioned", message="no", consequence=Consequence.REFUSED)
-
-
-def grown(job: WideJob) -> list[ev.Deploy]:
-    """Complete the checkpoint for growth, and return what is deployed after it."""
-    old = job.attempt("a")
-    job.feed(ev.RescaleCheckpointDone(job.state.round))
-    job.feed(ev.AttemptGone(old))
-    return job.deploy(7)
 
 
 def test_growth_that_fails_for_good_costs_the_job_a_restart_and_no_more() -> None:

@@ -15,7 +15,7 @@ from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.messages import TaskState
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, ResourceId, TaskId
-from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, of_kind, task
+from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, grown, of_kind, task
 
 REFUSED = ErrorInfo(code="state-not-repartitioned", message="no", consequence=Consequence.REFUSED)
 
@@ -75,9 +75,7 @@ def test_a_task_that_cannot_be_resized_restarts_from_a_checkpoint() -> None:
     assert job.wait(14) == []
     assert job.wait(1) == [ev.TakeRescaleCheckpoint(job.state.round)]
     assert isinstance(job.state.phase, Rescaling)
-    job.feed(ev.RescaleCheckpointDone(job.state.round))
-    job.feed(ev.AttemptGone(old))
-    assert [d.parallelism for d in job.deploy(5)] == [4]
+    assert [d.parallelism for d in grown(job)] == [4]
     job.come_up()
     assert job.wait(1000) == []
 
@@ -145,10 +143,7 @@ def test_growth_in_place_waits_like_other_growth_after_one_that_failed() -> None
     job = running_on(1)
     job.wait(100)
     job.offer(TM2, 4)
-    old = job.attempt("a")
-    job.feed(ev.RescaleCheckpointDone(job.state.round))
-    job.feed(ev.AttemptGone(old))
-    job.deploy(7)
+    grown(job)
     job.report("a", TaskState.FAILED, REFUSED)
     job.feed(ev.TaskManagerGone(TM2, "killed"))
     job.deploy(7)

@@ -125,3 +125,11 @@ class WideJob:
 
 def of_kind(kind: type[ev.Command], commands: list[ev.Command]) -> list[ev.Command]:
     return [c for c in commands if isinstance(c, kind)]
+
+
+def grown(job: WideJob) -> list[ev.Deploy]:
+    """Complete the checkpoint for growth, and return what is deployed after it."""
+    old = job.attempt("a")
+    job.feed(ev.RescaleCheckpointDone(job.state.round))
+    job.feed(ev.AttemptGone(old))
+    return job.deploy(7)
