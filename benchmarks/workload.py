@@ -12,9 +12,12 @@ from tests.beside import beside
 from tests.windows_job import WindowsJob
 
 
-def streaming(job: WindowsJob, name: str, *, parallelism: int = 2, checkpoint_interval: str = "1 s") -> Path:
+def streaming(
+    job: WindowsJob, name: str, *, parallelism: int = 2, checkpoint_interval: str = "1 s", recovery: str = "restart"
+) -> Path:
     """Write a job file; `job` says what it reads."""
-    return job.write(name, mode="streaming", parallelism=parallelism, checkpointing={"interval": checkpoint_interval})
+    checkpointing = {"interval": checkpoint_interval}
+    return job.write(name, mode="streaming", parallelism=parallelism, checkpointing=checkpointing, recovery=recovery)
 
 
 @contextlib.asynccontextmanager

@@ -103,6 +103,11 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
     click.echo(f", the last took {duration(last.end_to_end_duration)}, {size(last.state_size)}" if last else "")
     if job.minflinkd.sinks:
         click.echo(f"Sinks: {', '.join(f'{s.vertex} ({s.format}, {s.delivery})' for s in job.minflinkd.sinks)}")
+    if (standby := job.minflinkd.hot_standby) is not None:
+        where = standby.taskmanager_id or "none"
+        click.echo(
+            f"Hot standby: {where}, ready" if standby.ready else f"Hot standby: {where}, not ready: {standby.why}"
+        )
     for why in job.minflinkd.waiting:
         click.echo(f"Waiting for slots: {why}")
     if job.minflinkd.restarts:

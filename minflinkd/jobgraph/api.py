@@ -56,6 +56,7 @@ class JobSettings(TypedDict, total=False):
     restart_strategy: Mapping[str, Any]
     restore: Mapping[str, Any]
     isolation: str
+    recovery: str
     spark: Options
     trigger_interval: float | str
 

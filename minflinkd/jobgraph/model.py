@@ -42,6 +42,13 @@ class Isolation(StrEnum):
     JOB = "job"  # TaskManagers of its own
 
 
+class Recovery(StrEnum):
+    """What is done in advance for the loss of a TaskManager."""
+
+    RESTART = "restart"  # nothing: the tasks start elsewhere
+    HOT_STANDBY = "hot-standby"  # a spare TaskManager has the state of the last checkpoint, and has rehearsed the tasks
+
+
 class Externalized(StrEnum):
     """What happens to the checkpoints of a job that is cancelled or fails."""
 
@@ -192,6 +199,7 @@ class JobGraph(Struct, frozen=True):
     restart_strategy: RestartStrategy | None = None  # None: the daemon's default
     restore: Restore | None = None
     isolation: Isolation = Isolation.SESSION
+    recovery: Recovery = Recovery.RESTART
     artifacts: tuple[Artifact, ...] = ()
     spark: dict[str, str] = {}  # Spark SQL settings of this job's sessions
     trigger_interval: Duration = Duration(0.0)  # least time between two micro-batches

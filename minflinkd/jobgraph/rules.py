@@ -16,7 +16,9 @@ from minflinkd.jobgraph.libraries import ARTIFACT_SUFFIXES, PROTECTED_MODULES
 from minflinkd.jobgraph.model import (
     Artifact,
     CheckpointMode,
+    Isolation,
     JobGraph,
+    Recovery,
     Restore,
     RestoreMode,
     RuntimeMode,
@@ -48,6 +50,9 @@ def _check_settings(graph: JobGraph, faults: Faults) -> None:
         faults.add("parallelism", f"{graph.parallelism} is more than max-parallelism, {graph.max_parallelism}")
     if graph.min_parallelism > graph.parallelism:
         faults.add("min-parallelism", f"{graph.min_parallelism} is more than parallelism, {graph.parallelism}")
+    if graph.recovery is Recovery.HOT_STANDBY and graph.isolation is Isolation.JOB:
+        problem = "a hot standby is a TaskManager for any job, and with `isolation: job` the job's code runs on none"
+        faults.add("recovery", problem, "leave one of the two out")
     if graph.restore is not None:
         _check_restore(graph, graph.restore, faults)
     for name in graph.params:

@@ -21,7 +21,7 @@ from minflinkd.jobmaster.scheduler import machine as scheduler
 from minflinkd.jobmaster.scheduler.sizing import libraries_wanted
 from minflinkd.jobmaster.scheduler.state import JobState, check_invariants, new_job
 from minflinkd.rpc import messages as m
-from minflinkd.rpc.jobs import ExecutionState
+from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Unreachable, job_master, task_manager
 from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Unknown, fenced
 from minflinkd.runtime.errors import Consequence
@@ -72,6 +72,7 @@ class JobMasterCore:
         )
         self._beats = TaskManagerBeats(interval=options.heartbeat_interval, timeout=options.heartbeat_timeout)
         self._errands = Errands(patience=options.heartbeat_timeout / 2, fence=leader_id)
+        self.hot_standby: ResourceId | None = None  # the TaskManager that should be ready to go on with the tasks
         self._declare_at: float | None = None
         self._declared = -1  # version of the pool that was last declared
         self._freeing = 0
@@ -123,6 +124,7 @@ class JobMasterCore:
                 self._beat_answered(about, outcome, now)
             case _Declaration(version) if isinstance(outcome, Answered) and version == self.state.pool.version:
                 answer = outcome.value
+                self.hot_standby = answer.hot_standby
                 self.feed(ev.NeedsAnswered(answer.refused, answer.waiting, answer.largest), now)
 
     def tick(self, now: float) -> None:
@@ -220,6 +222,7 @@ class JobMasterCore:
             held=tuple(sorted(pool.held)),
             exclusive=self._options.exclusive,
             libraries=libraries_wanted(self.state),
+            hot_standby=self._options.hot_standby and self.state.status is JobStatus.RUNNING,
         )
         self._ask(RESOURCE_MANAGER, request, about=_Declaration(pool.version))
 

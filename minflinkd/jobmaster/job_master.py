@@ -20,11 +20,12 @@ from minflinkd.checkpoint.offsets import Offsets
 from minflinkd.checkpoint.row_counts import row_counts
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.jobgraph.chaining import chain
-from minflinkd.jobgraph.model import Isolation
+from minflinkd.jobgraph.model import Isolation, Recovery
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.details import details
 from minflinkd.jobmaster.falling_back import AllTasksMustStop, FallingBack
 from minflinkd.jobmaster.history_record import HistoryRecord
+from minflinkd.jobmaster.hot_standby import HotStandby, preparation
 from minflinkd.jobmaster.job import AcceptedJob, JobStorage, Succession
 from minflinkd.jobmaster.job_history import JobHistory, history_of, past_of
 from minflinkd.jobmaster.making_way import MakingWay
@@ -95,6 +96,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
                 min_parallelism=graph.min_parallelism,
                 max_parallelism=graph.max_parallelism,
                 exclusive=graph.isolation is Isolation.JOB,
+                hot_standby=graph.recovery is Recovery.HOT_STANDBY,
                 libraries=job.context.libraries,
                 on_trial=trial is not None,
             ),
@@ -186,6 +188,13 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self._scrubbing = Scrubbing(
             job_id, coordinator=self.coordinator, turn=storage.scrubs, clock=clock, on_damage=self._damage_found
         )
+        self._hot_standby = HotStandby(
+            named=lambda: core.hot_standby,
+            prepare=lambda: preparation(core.state, job.context, self.leader_id, self.coordinator.latest()),
+            network=network,
+            clock=clock,
+            on_change=self._shown_otherwise,
+        )
         self._history_left = leftovers.history
         self._tasks_end = False
         self._history = HistoryRecord(root, job_id=job_id, clock=clock, turn=turn, look=self.history)
@@ -211,7 +220,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
         return "; ".join(sorted({why for need, why in state.waiting.items() if need in state.pool.needs}))
 
     def details(self) -> JobDetails:
-        return details(
+        found = details(
             self.job_id,
             self.graph,
             self._core.state,
@@ -220,6 +229,8 @@ class JobMaster(CoreDriver[JobMasterCore]):
             submission=self._accepted.submission,
             task_phases=self._core.task_phases,
         )
+        wants = self.graph.recovery is Recovery.HOT_STANDBY and not self.status.terminal
+        return copy(found, hot_standby=self._hot_standby.status) if wants else found
 
     def history(self) -> JobHistory:
         """Return what the job's later JobMasters must know about its failures."""
@@ -286,6 +297,8 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self.tasks.loop("record of offsets", lambda: self._offsets.keep(self.offsets))
         if self.coordinator.options.scrub_interval > 0:
             self.tasks.loop("scrub of checkpoints", self._scrubbing.run)
+        if self.graph.recovery is Recovery.HOT_STANDBY:
+            self.tasks.loop("hot standby", self._hot_standby.keep)
         if self._restoring.claims:
             self.tasks.job("claimed checkpoint", self._restoring.drop_claimed(), on_error=lambda _: None)
         point = self.coordinator.latest()
@@ -339,6 +352,8 @@ class JobMaster(CoreDriver[JobMasterCore]):
 
     def _decided(self) -> None:
         before, self._noted = self._noted, self._core.state
+        if self._core.hot_standby != self._hot_standby.status.resource_id:
+            self._hot_standby.news()
         self._note(before, self._noted)
         self._watch.changed()
         if not only_progress(before, self._noted):
@@ -445,6 +460,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
             self._feed(ev.CheckpointsFailed(error))
 
     def _checkpoint_completed(self) -> None:
+        self._hot_standby.news()
         with contextlib.suppress(Crashed):
             self._feed(ev.CheckpointCompleted())
 

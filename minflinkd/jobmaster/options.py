@@ -27,4 +27,5 @@ class JobMasterOptions:
     cooldown_after_rescaling: float = 30.0  # after a deployment, before the job grows
     on_trial: bool = False  # the version has no checkpoint of its own yet: if it fails, it stands down (H7)
     exclusive: bool = False  # the job has its own TaskManagers (R24)
+    hot_standby: bool = False  # a spare TaskManager is kept ready to go on with the tasks (R32)
     libraries: tuple[Library, ...] = ()  # that one session cannot load in two versions (B31)

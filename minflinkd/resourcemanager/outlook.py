@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minflinkd.resourcemanager.options import ResourceManagerOptions
-from minflinkd.resourcemanager.placement import clashing, covered, largest, least, recovering
+from minflinkd.resourcemanager.placement import clashing, covered, hot_standby, largest, least, recovering
 from minflinkd.resourcemanager.provisioning import cannot_start, coming, no_start
 from minflinkd.resourcemanager.state import Resources
 from minflinkd.resourcemanager.task_managers import Presence
@@ -15,7 +15,7 @@ def needs_answer(state: Resources, options: ResourceManagerOptions, job_id: JobI
     """Refuse what no waiting would help, as far as is known. A job that would only grow is never refused."""
     needs = state.open_needs.get(job_id)
     if not needs:
-        return NeedsAnswer()
+        return NeedsAnswer(hot_standby=hot_standby(state, job_id, now))
     later = covered(state, job_id, options, now)
     there, most = _there(state), largest(state, options)
     refused, waiting = {}, {}

@@ -7,7 +7,7 @@ not aged, one in use, so that spares stay whole, one that holds the job's librar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -37,10 +37,42 @@ def least(need: SlotNeed) -> int:
 
 def place(state: Resources, job_id: JobId, need: SlotNeed, now: float) -> Placement | None:
     """Return where the need is served now, and with how many slots; None: nowhere."""
+    return _place(state, job_id, need, now, own=_own(state, job_id))
+
+
+def hot_standby(state: Resources, job_id: JobId, now: float) -> ResourceId | None:
+    """Return where the job would go on now if it lost its TaskManagers; None: nowhere, or it does not ask (R32).
+
+    That is where `place` would put its largest allocation, but for a session that has aged: it is to be replaced.
+    """
+    own = _own(state, job_id)
+    if not own or not state.jobs[job_id].declaration.hot_standby:
+        return None
+    held = state.holdings[job_id].items()
+    most = max(len(state.task_managers[r].slots_of(allocation)) for allocation, found in held for r in found)
+    need = SlotNeed(allocation_id=AllocationId(""), slots=most)
+    found = _place(state, job_id, need, now, own=frozenset(), lost=own)
+    return None if found is None or found.task_manager.aged else found.task_manager.resource_id
+
+
+def _own(state: Resources, job_id: JobId) -> frozenset[ResourceId]:
+    """Return the TaskManagers that hold slots for the job."""
+    return frozenset(r for held in state.holdings.get(job_id, {}).values() for r in held)
+
+
+def _place(
+    state: Resources,
+    job_id: JobId,
+    need: SlotNeed,
+    now: float,
+    *,
+    own: Collection[ResourceId],
+    lost: Collection[ResourceId] = (),
+) -> Placement | None:
+    """`own`: the TaskManagers that the job is on. `lost`: those that do not count."""
     job = state.jobs[job_id]
-    own = {resource_id for held in state.holdings.get(job_id, {}).values() for resource_id in held}
     best: tuple[tuple[object, ...], Placement] | None = None
-    for tm in _candidates(state, job_id, sorted(own), now):
+    for tm in _candidates(state, job_id, sorted(own), lost, now):
         if job.exclusive and any(other != job_id for other in tm.jobs):
             continue
         here = tm.resource_id == need.beside
@@ -71,7 +103,9 @@ def place(state: Resources, job_id: JobId, need: SlotNeed, now: float) -> Placem
     return best[1] if best is not None else None
 
 
-def _candidates(state: Resources, job_id: JobId, own: list[ResourceId], now: float) -> Iterator[TaskManager]:
+def _candidates(
+    state: Resources, job_id: JobId, own: list[ResourceId], lost: Collection[ResourceId], now: float
+) -> Iterator[TaskManager]:
     """Yield those that the job is on, and one of each kind of the others, without other versions of its libraries."""
     libraries = state.jobs[job_id].libraries
     for resource_id in own:
@@ -82,7 +116,7 @@ def _candidates(state: Resources, job_id: JobId, own: list[ResourceId], now: flo
     for shelf, found in state.shelves.items():
         free = shelf.presence is Presence.READY and shelf.free > 0 and shelf.dedicated_to in ("", job_id)
         if free and not clash(shelf.libraries, libraries):
-            tms = (state.task_managers[resource_id] for resource_id in found)
+            tms = (state.task_managers[resource_id] for resource_id in found if resource_id not in lost)
             yield from islice((tm for tm in tms if now >= tm.rest_until), 1)
 
 

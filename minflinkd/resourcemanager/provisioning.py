@@ -18,6 +18,7 @@ FAILED_STARTS = 3  # in a row, before those who wait are told that none will com
 CALM = 10.0  # seconds without a slot taken or an analysis begun, before a session may be renewed
 DOUBLED = 3  # number of times that the time for a start is doubled, at most
 LONGEST_START = 10.0  # start timeouts that the start of a session may take, even if it makes progress
+RECOVERY = 3.0  # seconds after a loss that jobs noticed, in which no spare is started: it would slow them down
 LONELY = 30.0  # seconds that an idle dedicated TaskManager waits for its job, or the job's next JobMaster
 
 
@@ -102,7 +103,8 @@ def starts_wanted(state: Resources, options: ResourceManagerOptions, now: float)
         return 0
     rooms = _Rooms(state, options, now)
     _lay(state, options, now, rooms, most)
-    return min(most, rooms.added + max(0, options.standby - rooms.spares()))
+    spares = max(0, options.standby - rooms.spares()) if now >= state.spares_from else 0
+    return min(most, rooms.added + spares)
 
 
 def _starts_under_way(state: Resources, options: ResourceManagerOptions, now: float) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.placement import covered, least, place, recovering
-from minflinkd.resourcemanager.provisioning import hangs, starts_wanted, surplus, to_renew
+from minflinkd.resourcemanager.provisioning import RECOVERY, hangs, starts_wanted, surplus, to_renew
 from minflinkd.resourcemanager.reservations import follow, overdue, reserve
 from minflinkd.resourcemanager.state import KEPT_LOSSES, JobNeeds, Loss, Past, Resources, Returned, Starts, Wish
 from minflinkd.resourcemanager.step import Setting, Step
@@ -287,6 +287,7 @@ def _lose(this: Step, tm: TaskManager, reason: str) -> None:
         if lost := sum(slot.allocation_id in job.held for slot in tm.slots):
             this.wish(f"job {job_id}", Wish(lost, now + WISH_TIMEOUT, job.exclusive, job.libraries))
     if affected:
+        this.set(spares_from=now + RECOVERY)
         masters = tuple((jobs[j].address, jobs[j].leader_id) for j in affected)
         this.commands.append(ev.NotifyLost(resource_id, reason, masters))
 

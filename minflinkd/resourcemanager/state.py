@@ -126,6 +126,7 @@ class Resources:
     losses: tuple[Loss, ...] = ()  # the last ones, newest first
     arrivals: int = 0  # jobs so far
     recovering_until: float = 0.0  # TaskManagers of an earlier ResourceManager should register before this time
+    spares_from: float = 0.0  # until then no spare is started: jobs recover, and need the processors
     unended: frozenset[JobId] = frozenset()  # jobs that have declared needs or were listed, and have not ended for good
     listed: bool = False  # whether the Dispatcher has said which jobs have not ended
     # Indexes.

@@ -22,6 +22,7 @@ from minflinkd.rest.schemas import (
     BriefFailure,
     Empty,
     ExecutionConfig,
+    HotStandbyInfo,
     IOMetrics,
     JobConfig,
     JobExceptions,
@@ -44,6 +45,7 @@ from minflinkd.rpc.jobs import (
     CancelJob,
     CheckpointsInBrief,
     FailureRecord,
+    HotStandbyStatus,
     JobDetails,
     JobOverview,
     JobStatus,
@@ -215,6 +217,7 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
             submission=details.submission,
             hot_restarts=tuple(map(restart_info, details.hot_restarts)),
             waiting=details.waiting,
+            hot_standby=None if details.hot_standby is None else _standby_info(details.hot_standby),
             sinks=tuple(_sink_info(graph, vertex) for vertex in graph.vertices if vertex.sink is not None),
             owner=details.owner,
         ),
@@ -233,6 +236,10 @@ def _repeated(found: RepeatedFailures) -> RepeatedRestarts:
         task_name=last.task_name,
         taskmanager_id=last.resource_id,
     )
+
+
+def _standby_info(found: HotStandbyStatus) -> HotStandbyInfo:
+    return HotStandbyInfo(taskmanager_id=found.resource_id, ready=found.ready, why=found.why)
 
 
 def _source_rate(details: TaskDetails) -> float:

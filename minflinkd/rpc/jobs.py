@@ -170,6 +170,14 @@ class JobOverview(Message, frozen=True):
     checkpoints: CheckpointsInBrief | None = None  # None: no JobMaster knows
 
 
+class HotStandbyStatus(Message, frozen=True):
+    """The TaskManager that stands by for a job, if there is one, and whether it is ready (R32)."""
+
+    resource_id: ResourceId | None = None
+    ready: bool = False
+    why: str = ""  # not ready
+
+
 class JobDetails(Message, frozen=True):
     job_id: JobId
     graph: JobGraph
@@ -188,6 +196,7 @@ class JobDetails(Message, frozen=True):
     hot_restarts: tuple[HotRestart, ...] = ()  # the most recent ones, newest first
     hot_restart_outcomes: dict[str, int] = {}  # RestartState -> how many hot restarts ended in it
     owner: str = ""  # who has submitted it; empty: not known
+    hot_standby: HotStandbyStatus | None = None  # None: the job does not ask for one
     sinks_settled: bool = True  # False: output of a checkpoint is not published yet, so the job's checkpoints are kept
 
     @property

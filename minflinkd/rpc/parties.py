@@ -49,6 +49,7 @@ MAY_SEND: Mapping[Party, Mapping[Party, frozenset[str]]] = {
         Party.TASK_MANAGER: frozenset(
             {
                 *("DeployTask", "ResizeTask", "CancelTask", "DrainTask", "FreeSlots", "HeartbeatFromJobMaster"),
+                "StandBy",
                 "Offloaded",
                 *("TriggerCheckpoint", "NotifyCheckpointComplete", "NotifyCheckpointAborted"),
             }
@@ -84,7 +85,7 @@ MAY_SEND: Mapping[Party, Mapping[Party, frozenset[str]]] = {
     Party.SUPERVISOR: {
         Party.SESSION_CHILD: frozenset(
             {
-                *("RunTask", "StopTask", "UnloadTask", "AnalyzeTasks", "TellCollected", "Ping"),
+                *("RunTask", "StopTask", "UnloadTask", "AnalyzeTasks", "PrepareTasks", "TellCollected", "Ping"),
                 *("TellThreads", "TellStacks", "TellPartitions"),
                 *("TakeSnapshot", "ConfirmCheckpoint", "AbortSnapshot", "DrainAttempt", "ResizeAttempt"),
                 *("StepTask",),  # only in tests of jobs: other sessions have no handler for it

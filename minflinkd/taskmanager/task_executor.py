@@ -27,6 +27,7 @@ from minflinkd.taskmanager.attempts.attempt import Attempt
 from minflinkd.taskmanager.attempts.collected import CollectedRows
 from minflinkd.taskmanager.attempts.deployment import Deployer, attempt_directory, remove_exchanges
 from minflinkd.taskmanager.attempts.snapshotting import Snapshots
+from minflinkd.taskmanager.attempts.standing_by import Admission, Standbys
 from minflinkd.taskmanager.attempts.state_reading import StateReads
 from minflinkd.taskmanager.attempts.stopping import Stopping, remove_all
 from minflinkd.taskmanager.child import protocol as sp
@@ -135,6 +136,20 @@ class TaskExecutor(Component):
             ends=lambda job_id: self._driver.inform(lambda now: core.analysed(job_id, now)),
             tasks=self.tasks,
         )
+        self._standbys = Standbys(
+            keeper=keeper,
+            deployer=deployer,
+            stopping=self._stopping,
+            directory=options.state_directory,
+            admission=Admission(
+                begins=lambda job: self._driver.decide(lambda now: core.analysing(job.job_id, now, job.libraries)),
+                ends=lambda job_id: self._driver.inform(lambda now: core.analysed(job_id, now)),
+                runs=lambda job_id: any(a.deployment.job.job_id == job_id for a in self.attempts.values()),
+                is_free=lambda: not core.slots.table.bindings,
+            ),
+            clock=clock,
+            tasks=self.tasks,
+        )
         self._driver = TaskManagerDriver(
             self.core,
             address=task_manager(core.resource_id),
@@ -156,6 +171,7 @@ class TaskExecutor(Component):
         self.mailbox.on_accepted(m.NotifyCheckpointAborted, self._checkpoint_aborted)
         # Whoever sends these, they do no harm.
         self.mailbox.on(m.AnalyzeJob, self._analyses.analyze)
+        self.mailbox.on(m.StandBy, self._standbys.stand_by)
         self.mailbox.on(m.ReadState, self._state_reads.read)
         self.mailbox.on(m.CompareState, self._state_reads.compare)
         self.mailbox.on(m.ReadCollected, self._read_collected)
@@ -246,6 +262,7 @@ class TaskExecutor(Component):
     def _deploy(self, request: m.DeployTask) -> None:
         directory = attempt_directory(self._options.state_directory, request.attempt_id)
         attempt = Attempt.of(request, directory, self._keeper.generation)
+        self._standbys.give_way(request.job.job_id)
         self._drop_unreported(request.job.job_id, request.task.id)
         self.attempts[request.attempt_id] = attempt
         # Other log lines name only the attempt. This one says which job it belongs to.
@@ -427,6 +444,7 @@ class TaskExecutor(Component):
         for attempt in self._of_lost_session:
             if self._begin_end(attempt, error):
                 attempt.to(m.TaskState.FAILED, error=error)
+        self._of_lost_session += self._standbys.lost(generation)
         self._tell_session()
 
     def session_gone(self) -> None:
@@ -435,11 +453,13 @@ class TaskExecutor(Component):
         self._stopping.session_gone(gone)
 
     def task_failed(self, generation: int, notice: sp.TaskFailed) -> None:
+        self._standbys.failed(notice.attempt_id)
         attempt = self._of(generation, notice.attempt_id)
         if attempt is not None:
             self._begin_end(attempt, notice.error)
 
     def batch_finished(self, generation: int, notice: sp.BatchFinished) -> None:
+        self._standbys.processed(notice.attempt_id)
         attempt = self._of(generation, notice.attempt_id)
         if attempt is not None:
             self._job_masters.tell_progress(attempt, notice.metrics)

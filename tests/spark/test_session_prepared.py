@@ -1,4 +1,4 @@
-"""A task that starts from the plan that its analysis has built."""
+"""A task that starts from the plan that its analysis, or the preparation of a hot standby, has built."""
 
 from __future__ import annotations
 
@@ -85,20 +85,26 @@ async def test_a_prepared_plan_starts_in_its_own_session_whatever_was_active_on_
     await child.stop(attempt)
 
 
-async def analyzed(child: Child, context: JobContext, directory: Path) -> dict[str, str]:
-    """Return artifacts of a job whose code is sound and is imported once, by its analysis."""
+async def analyzed(child: Child, context: JobContext, directory: Path, *, prepared: bool = False) -> dict[str, str]:
+    """Return artifacts of a job whose code is sound and is imported once, by its analysis or its preparation."""
     code = IMPORTED.format(times=str(directory / "times"), wrong=str(directory / "wrong"))
     (directory / "acme.py").write_text(code)
     artifacts = {"acme.py": str(directory / "acme.py")}
     query = task(rate(10), python("same", "acme:same", "numbers"), nowhere(directory))
-    assert not (await child.ask(p.AnalyzeTasks(job=context, tasks=(query,), artifacts=artifacts))).faults
+    if prepared:
+        await child.ask(p.PrepareTasks(job=context, tasks=(query,), artifacts=artifacts))
+    else:
+        assert not (await child.ask(p.AnalyzeTasks(job=context, tasks=(query,), artifacts=artifacts))).faults
     return artifacts
 
 
-async def test_the_code_of_a_prepared_plan_is_neither_imported_nor_called_again(child: Child, tmp_path: Path) -> None:
-    """Code that would fail the second time is not run a second time (H3)."""
+@pytest.mark.parametrize("prepared", [False, True])
+async def test_the_code_of_a_prepared_plan_is_neither_imported_nor_called_again(
+    child: Child, tmp_path: Path, prepared: bool
+) -> None:
+    """Code that would fail the second time is not run a second time (H3, R32)."""
     context = job()
-    artifacts = await analyzed(child, context, tmp_path)
+    artifacts = await analyzed(child, context, tmp_path, prepared=prepared)
     for name in ("wrong", "wrong-planned"):
         (tmp_path / name).touch()
     query = task(rate(10), python("same", "acme:same", "numbers"), nowhere(tmp_path))
@@ -106,6 +112,22 @@ async def test_the_code_of_a_prepared_plan_is_neither_imported_nor_called_again(
     await child.batches(attempt, 0)
     await child.stop(attempt)
     assert (tmp_path / "times").read_text().splitlines() == ["imported"]
+
+
+async def test_a_preparation_that_fails_leaves_nothing(child: Child, tmp_path: Path) -> None:
+    """An attempt will report the fault; until then nobody asks (R32)."""
+    context = job()
+    code = IMPORTED.format(times=str(tmp_path / "times"), wrong=str(tmp_path / "wrong"))
+    (tmp_path / "acme.py").write_text(code)
+    (tmp_path / "wrong-planned").touch()
+    artifacts = {"acme.py": str(tmp_path / "acme.py")}
+    query = task(rate(10), python("same", "acme:same", "numbers"), nowhere(tmp_path))
+    await child.ask(p.PrepareTasks(job=context, tasks=(query,), artifacts=artifacts))
+    (tmp_path / "wrong-planned").unlink()
+    attempt = await child.run(context, query, artifacts=artifacts)
+    await child.batches(attempt, 0)
+    await child.stop(attempt)
+    assert (tmp_path / "times").read_text().splitlines() == ["imported"] * 2
 
 
 @pytest.mark.parametrize(("when", "why"), [("wrong", "not this time"), ("wrong-planned", "nor that time")])

@@ -25,10 +25,12 @@ export function JobFrame({ jid, tab, children }) {
   const { job } = known;
   const extras = job.minflinkd;
   const over = job["end-time"] >= 0;
+  const standby = extras["hot-standby"];
   const about = html`
     <span title=${time(job["start-time"], now)}>${over ? `lasted ${millis(job.duration)}, ended ${time(job["end-time"], now)}` : `submitted ${time(job["start-time"], now)}, ${age(job["start-time"], now)} ago`}</span>
     ${extras.owner && html`<span>by ${extras.owner}</span>`}
     <span>${plural(extras.restarts, "restart")}</span>
+    ${standby && html`<span title=${standby.ready ? `on TaskManager ${standby["taskmanager-id"]}` : standby.why}>hot standby ${standby.ready ? "ready" : "not ready"}</span>`}
     <span class="row"><span class="mono">${jid}</span><${Copy} text=${jid} label="Copy id" /></span>`;
   return html`<${Head} title=${job.name} trail=${html`<a href="#/">Overview</a> / jobs`} beside=${html`<${State} state=${job.state} chip=${true} />`} about=${about} actions=${html`<${JobActions} job=${job} />`} />
     <${Tabs} label=${`Pages of ${job.name}`} tabs=${JOB_TABS.map(([name, part]) => [name, part ? to("jobs", jid, part) : to("jobs", jid), part === tab])} />

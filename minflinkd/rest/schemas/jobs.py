@@ -233,6 +233,14 @@ class SinkInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     delivery: str
 
 
+class HotStandbyInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """The TaskManager that stands by for the job. Unless it is `ready`, `why` says what it still does or lacks."""
+
+    taskmanager_id: str | None  # null: there is none
+    ready: bool
+    why: str = ""
+
+
 class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     source_records: int = 0  # rows that sources have passed to the job since its submission
     source_records_per_second: float = 0.0  # in the last micro-batches
@@ -244,6 +252,7 @@ class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     submission: dict[str, float]  # seconds from the submission to each phase
     hot_restarts: tuple[HotRestartInfo, ...] = ()  # newest first
     waiting: tuple[str, ...] = ()  # why the job does not have all its slots yet
+    hot_standby: HotStandbyInfo | None = None  # null: the job does not ask for one
     sinks: tuple[SinkInfo, ...] = ()
     owner: str = ""  # who has submitted it; empty: not known
 

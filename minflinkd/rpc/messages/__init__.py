@@ -56,6 +56,7 @@ from minflinkd.rpc.messages.slots import (
     TaskManagerLost,
     TaskManagerReport,
 )
+from minflinkd.rpc.messages.standby import StandBy, StandbyTask, StandingBy
 from minflinkd.rpc.messages.state import (
     CompareState,
     GrownKey,
@@ -183,6 +184,9 @@ __all__ = [
     "SlotsFree",
     "Spent",
     "StacksSampled",
+    "StandBy",
+    "StandbyTask",
+    "StandingBy",
     "StartingTaskManager",
     "StateFiles",
     "StateFound",

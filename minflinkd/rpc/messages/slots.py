@@ -151,6 +151,7 @@ class NeedsAnswer(Message, frozen=True):
     refused: dict[AllocationId, str] = {}  # why a need can never be served
     waiting: dict[AllocationId, str] = {}  # why a need is not served yet (R5)
     largest: int = 0  # slots of the largest TaskManager that can exist; 0: unknown, others may register
+    hot_standby: ResourceId | None = None  # where the job would run if it lost its TaskManagers now; None: nowhere
 
 
 class DeclareNeeds(Request[NeedsAnswer], frozen=True):
@@ -167,6 +168,7 @@ class DeclareNeeds(Request[NeedsAnswer], frozen=True):
     held: tuple[AllocationId, ...] = ()
     exclusive: bool = False  # `isolation: job`: the job has its own TaskManagers, which end with it (R24)
     libraries: tuple[Library, ...] = ()  # slots only in sessions that hold no other version of them (B31)
+    hot_standby: bool = False  # the answer names the TaskManager that should prepare itself for the job
 
 
 class JobMasterEnded(Request[Done], frozen=True):

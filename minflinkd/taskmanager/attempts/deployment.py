@@ -17,6 +17,7 @@ from minflinkd.blob.keys import BlobKey
 from minflinkd.checkpoint.damage import CheckpointDamaged
 from minflinkd.filemerging.reader import read_segments
 from minflinkd.rpc.messages import ArtifactRef, DeployTask, ExchangeSource, HeldState, JobContext, TaskRestore
+from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import AttemptId, TaskId
 from minflinkd.storage.interface import StorageCorrupt, StorageError
@@ -86,6 +87,24 @@ class Deployer:
             attempt.forgets_known()
         phase("session")
         return phases | {f"session.{name}": seconds for name, seconds in running.phases.items()}
+
+    async def follow(self, job: JobContext, snapshot: TaskSnapshot, before: TaskSnapshot | None, scratch: Path) -> None:
+        """Have a local copy of a snapshot of another TaskManager. Fetches what the copy of `before` does not have.
+
+        `scratch`: a new directory for this call. Raises StorageError, OSError.
+        """
+        try:
+            there: frozenset[str] = frozenset()
+            if before is not None:
+                there = await asyncio.to_thread(self.snapshots.reuse, job.job_id, before, snapshot, scratch)
+            wanted = {file.path: file.handle for file in snapshot.files if file.path not in there}
+            await read_segments(self.storages.at(job.checkpoint_root), wanted, scratch)
+            await asyncio.to_thread(self.snapshots.adopt, job.job_id, snapshot, scratch)
+            await asyncio.to_thread(
+                self.snapshots.confirmed, job.job_id, snapshot.task_id, snapshot.checkpoint_id, retained=1
+            )
+        finally:
+            await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
 
     async def artifacts(self, job: JobContext) -> dict[str, str]:
         """Return name -> verified local path of each artifact.

@@ -123,6 +123,22 @@ class LocalSnapshots:
             shutil.rmtree(target, ignore_errors=True)
         return whole
 
+    def reuse(self, job_id: JobId, before: TaskSnapshot, snapshot: TaskSnapshot, target: Path) -> frozenset[str]:
+        """Link into `target` what the copy of `before` shares with a later snapshot. Return these paths. Blocking."""
+        copy = self._complete.get((job_id, before.task_id, before.checkpoint_id))
+        if copy is None:
+            return frozenset()
+        held = {file.path: file.handle.checksum for file in before.files}
+        found = set[str]()
+        for file in snapshot.files:
+            if held.get(file.path) == file.handle.checksum:
+                place = target / file.path
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):
+                    link_or_copy(copy.directory / file.path, place)
+                    found.add(file.path)
+        return frozenset(found)
+
     def adopt(self, job_id: JobId, snapshot: TaskSnapshot, source: Path) -> None:
         """Keep a copy of what was fetched into `source`, so that another restore need not fetch it again. Blocking.
 

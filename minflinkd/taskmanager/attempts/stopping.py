@@ -56,7 +56,7 @@ class Stopping:
             # Otherwise it would still start the query. StopTask below stops what it has requested from the child.
             rising.cancel()
             await asyncio.wait({rising}, timeout=max(0.0, deadline - self._clock.monotonic()))
-            self._kept.append(attempt.directory)  # a thread that lays out files may outlive its asyncio task
+            self.leave(attempt.directory)  # a thread that lays out files may outlive its asyncio task
         await self._mirrors.close(attempt_id)
         if attempt.generation != self._keeper.generation:
             return  # its session child is gone, and the directory with it
@@ -76,6 +76,10 @@ class Stopping:
             await self._keeper.gone(attempt.generation)
             return
         self._tasks.job(f"unload {attempt_id}", self._unload(attempt))
+
+    def leave(self, directory: Path) -> None:
+        """Remove the directory when the session ends: something may still write there."""
+        self._kept.append(directory)
 
     async def _unload(self, attempt: Attempt) -> None:
         """Unload the attempt's state in the background.

@@ -321,6 +321,17 @@ class AnalyzeTasks(Request[Analysis], frozen=True):
     explain: bool = False  # answer `plans`, too
 
 
+class PrepareTasks(Request[Done], frozen=True):
+    """Build the plans of the tasks, and keep them for a while for a deployment of exactly these tasks.
+
+    Nothing is started, and no sink is asked anything. Tasks with faults are left out.
+    """
+
+    job: JobContext
+    tasks: tuple[Task, ...]
+    artifacts: dict[str, str] = {}
+
+
 class LaidOut(Message, frozen=True):
     """A task's part of a checkpoint, in a directory that nothing else uses. It is deleted when the answer is there."""
 

@@ -43,6 +43,7 @@ from minflinkd.taskmanager.child.protocol import (
     InputEnded,
     Ping,
     Pong,
+    PrepareTasks,
     ReadStates,
     ResizeAttempt,
     RunTask,
@@ -152,6 +153,7 @@ class SessionChild(Component):
         self.mailbox.on(AbortSnapshot, self._abort_snapshot)
         self.mailbox.on(TellCollected, self._tell_collected)
         self.mailbox.on(AnalyzeTasks, self._analyze)
+        self.mailbox.on(PrepareTasks, self._prepare)
         self.mailbox.on(ReadStates, self._read_states)
         self.mailbox.on(CompareStates, self._compare_states)
         self.mailbox.on(Ping, self._ping)
@@ -330,6 +332,10 @@ class SessionChild(Component):
     async def _analyze(self, request: AnalyzeTasks) -> Analysis:
         return await self._blocking(lambda: _analysis(self._engine, request))
 
+    async def _prepare(self, request: PrepareTasks) -> Done:
+        await self._blocking(lambda: _prepare(self._engine, request))
+        return Done()
+
     async def _read_states(self, request: ReadStates) -> StateFound:
         session = self._engine.session
         return await self._blocking(lambda: reading.as_domain_error(lambda: reading.read(session, request)))
@@ -419,6 +425,29 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
     return Analysis(
         faults=tuple(dict.fromkeys(hidden)), schemas=schemas, operators=operators, verdicts=judged, plans=plans
     )
+
+
+def _prepare(engine: Engine, request: PrepareTasks) -> None:
+    """Build the tasks for a deployment that may follow. Raises UnusableArtifact, LibraryConflict, SessionLost."""
+    job_id, exchanges = request.job.job_id, dict[VertexId, str]()
+    prepared: list[PreparedTask] = []
+    code = engine.code.load(job_id, request.artifacts)
+    try:
+        for task in _upstream_first(request.tasks):
+            inputs = {edge.id: exchanges[edge.id] for edge in task.inputs if edge.id in exchanges}
+            plan = build(engine.session, request.job, task, code, inputs)
+            prepared.append(PreparedTask(request.job, task, inputs, plan, engine.code.load(job_id, request.artifacts)))
+            if plan.faults or plan.frame is None:
+                break  # an attempt will report them
+            if task.readers:
+                exchanges[task.end] = plan.schema
+        else:
+            engine.prepared.keep(job_id, prepared)
+            prepared = []
+    finally:
+        code.release()
+        for task_at_fault in prepared:
+            task_at_fault.release()
 
 
 def _upstream_first(tasks: tuple[Task, ...]) -> list[Task]:

@@ -27,6 +27,11 @@ FAULTS_OF_SETTINGS: dict[str, tuple[Callable[[Document], object], str, str]] = {
         "parallelism",
         "2 is more than max-parallelism, 1",
     ),
+    "a hot standby in sessions of its own": (
+        lambda d: d.update({"recovery": "hot-standby", "isolation": "job"}),
+        "recovery",
+        "the job's code runs on none",
+    ),
     "a wrong unit": (
         lambda d: d["checkpointing"].update(interval="5 parsecs"),
         "checkpointing.interval",

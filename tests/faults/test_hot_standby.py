@@ -1,0 +1,74 @@
+"""With `recovery: hot-standby`, a job goes on where its state lies and its tasks were rehearsed (R32)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minflinkd.rest.schemas import JobInfo
+from tests.cluster import Cluster
+from tests.exactly_once.kills import Kills, drawn_seed
+from tests.faults.test_exactly_once import SOME
+from tests.windows_job import WindowsJob, leftovers, result
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+
+def stands_by(job: JobInfo) -> bool:
+    standby = job.minflinkd.hot_standby
+    return standby is not None and standby.ready
+
+
+def log_of(cluster: Cluster, resource_id: str) -> str:
+    logs = cluster.state / "taskmanagers" / resource_id / "log"
+    return "".join(path.read_text(errors="replace") for path in sorted(logs.glob("taskmanager*.log*")))
+
+
+async def test_a_job_goes_on_where_its_tasks_were_rehearsed(
+    cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
+) -> None:
+    """Its state is there before the loss, and what the rehearsal wrote is nowhere (R32, C14, J12)."""
+    await cluster.await_ready(2)
+    job_id = await cluster.submit(windows.write(out.name, recovery="hot-standby"))
+    before = await cluster.await_job(job_id, stands_by, "has a hot standby")
+    assert before.minflinkd.hot_standby is not None
+    standby = str(before.minflinkd.hot_standby.taskmanager_id)
+    killed = await cluster.task_manager_of(job_id)
+    assert standby != killed.id
+    os.kill(killed.minflinkd.pid, signal.SIGKILL)
+
+    job = await cluster.await_state(job_id, "FINISHED", timeout=120)
+    assert [vertex.minflinkd.taskmanager_id for vertex in job.vertices] == [standby]
+    story = log_of(cluster, standby)
+    assert "a task was rehearsed" in story
+    assert "own_copy=True" in story
+    assert "own_copy=False" not in story
+    assert result(out) == truth
+    assert leftovers(out) == []
+    assert list((cluster.state / "taskmanagers" / standby / "attempts").glob("rehearsal-*")) == []
+
+
+@pytest.mark.slow  # the test above kills once
+@pytest.mark.timeout(3600)
+async def test_what_jobs_wrote_equals_the_batch_after_ten_kills_with_a_hot_standby(tmp_path: Path) -> None:
+    """While rehearsals run beside the jobs, or are cut off by their recovery, no row is lost or doubled (R32, C40)."""
+    changes = {"recovery": "hot-standby"}
+    parts = ("taskmanager", "session", "jvm", "daemon")
+    trial = Kills(
+        tmp_path,
+        SOME,
+        seed=drawn_seed(),
+        kills=10,
+        parts=parts,
+        files=2000,
+        pace="500 ms",
+        endless=True,
+        changes=changes,
+    )
+    await trial.run()
+    for name in SOME:
+        trial.verify(name)

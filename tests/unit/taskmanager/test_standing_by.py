@@ -1,0 +1,208 @@
+"""A TaskManager that stands by for a job follows its checkpoints, rehearses its tasks, and gives way to it (R32)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace as copy
+
+from minflinkd.filemerging.segments import checksum
+from minflinkd.jobgraph.model import Input, Sink, Vertex
+from minflinkd.rpc import messages as m
+from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
+from minflinkd.runtime.ids import AttemptId, LeaderId, VertexId
+from minflinkd.taskmanager.attempts.standing_by import BATCHES, FIRST_BATCH, PLANNED
+from minflinkd.taskmanager.child import protocol as sp
+from tests.unit.taskmanager.task_executor_world import ATTEMPT, CONTEXT, DEPLOY, JM, JOB, TASK, TM, World, X, running
+from tests.waiting import until
+
+pytestmark = pytest.mark.looptime
+
+LEASE = 30.0
+TO_FILES = Vertex(id=VertexId("out"), inputs=(Input(id=TASK.end),), sink=Sink(format="parquet", path="/out"))
+SUNK = copy(TASK, vertices=(*TASK.vertices, TO_FILES))
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with running(tmp_path) as world:
+        yield world
+
+
+class Checkpoints:
+    """Checkpoints of the job in a storage. Each is a file that the one before has as well, and a new one."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.job = copy(CONTEXT, checkpoint_root=directory.as_uri())
+        directory.mkdir()
+
+    def standby(self, number: int, *, leader: LeaderId = JM, job: m.JobContext | None = None) -> m.StandBy:
+        files = (self._file("state/old", 0), self._file("state/new", number))
+        snapshot = TaskSnapshot(
+            task_id=TASK.id, attempt_id=ATTEMPT, resource_id=TM, checkpoint_id=number, batch_id=number, files=files
+        )
+        restore = m.TaskRestore(checkpoint_id=number, snapshot=snapshot)
+        task = m.StandbyTask(task=SUNK, restore=restore, partitions=1)
+        return m.StandBy(job=job or self.job, job_leader_id=leader, checkpoint_id=number, tasks=(task,), lease=LEASE)
+
+    def _file(self, path: str, number: int) -> StateFile:
+        text = f"{path} of {number}".encode()
+        (self.directory / f"f{number}-{len(path)}").write_bytes(text)
+        return StateFile(path, StateHandle(f"f{number}-{len(path)}", 0, len(text), checksum(text)))
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path / "storage")
+
+
+async def answer(world: World, request: m.StandBy) -> m.StandingBy:
+    found: m.StandingBy = await world.ask(request)
+    return found
+
+
+async def ready(world: World, request: m.StandBy) -> None:
+    async def stands_by() -> bool:
+        return (await answer(world, request)).ready
+
+    await until(stands_by, "ready")
+
+
+def played(world: World) -> list[AttemptId]:
+    return list(world.executor._standbys._rehearsals)
+
+
+async def rehearse(world: World, request: m.StandBy) -> None:
+    """Let the task be rehearsed, with a micro-batch."""
+    await answer(world, request)
+    await until(lambda: played(world), "a rehearsal")
+    for _ in range(BATCHES):
+        world.executor.batch_finished(1, sp.BatchFinished(attempt_id=played(world)[0], metrics=m.TaskMetrics()))
+    await ready(world, request)
+
+
+async def test_a_standby_has_the_state_and_has_run_the_task(world: World, checkpoints: Checkpoints) -> None:
+    """Then a deployment finds its state here, and fetches nothing (R32, C14)."""
+    request = checkpoints.standby(1)
+    assert await answer(world, request) == m.StandingBy(ready=False, why="it has just begun")
+    await rehearse(world, request)
+    await until(lambda: not played(world), "the end of the rehearsal")
+    done = [name for name in world.session.asked if name != "Ping"]
+    assert sorted(done) == ["PrepareTasks", "RunTask", "StopTask", "UnloadTask"]
+    target = checkpoints.directory / "laid-out"
+    assert await asyncio.to_thread(world.snapshots.lay_out, JOB, request.tasks[0].restore.snapshot, target)
+
+
+async def test_later_checkpoints_are_followed_by_what_is_new(world: World, checkpoints: Checkpoints) -> None:
+    """Files that the copy here has already are not fetched again, and older copies go (R32)."""
+    await rehearse(world, checkpoints.standby(1))
+    (checkpoints.directory / "f0-9").unlink()  # in both checkpoints; only a fetch would miss it
+    second = checkpoints.standby(2)
+    (checkpoints.directory / "f0-9").unlink()
+    await until(lambda: (checkpoints.directory / "f2-9").exists())
+    await ready(world, second)
+    target = checkpoints.directory / "laid-out"
+
+    async def laid_out() -> bool:
+        return await asyncio.to_thread(world.snapshots.lay_out, JOB, second.tasks[0].restore.snapshot, target)
+
+    await until(laid_out, "a copy of the second checkpoint")
+    first = checkpoints.standby(1).tasks[0].restore.snapshot
+    assert not await asyncio.to_thread(world.snapshots.lay_out, JOB, first, target)
+    assert world.session.asked.count("RunTask") == 1  # it is rehearsed once
+
+
+async def test_plans_are_built_anew_before_they_are_old(world: World, checkpoints: Checkpoints) -> None:
+    """A plan has the files of its tables as they were, and the session drops it after a minute (R32)."""
+    request = checkpoints.standby(1)
+    await rehearse(world, request)
+
+    def planned() -> int:
+        return world.session.asked.count("PrepareTasks")
+
+    await until(planned, "a plan")
+    for _ in range(round(3 * PLANNED / 10)):
+        await asyncio.sleep(10.0)
+        await answer(world, request)
+    assert 3 <= planned() <= 4, "plans in two minutes"
+
+
+async def test_without_new_rows_a_rehearsal_ends_all_the_same(world: World, checkpoints: Checkpoints) -> None:
+    """The session has planned the task at least (R32)."""
+    request = checkpoints.standby(1)
+    await answer(world, request)
+    await until(lambda: played(world), "a rehearsal")
+    await asyncio.sleep(FIRST_BATCH)
+    await ready(world, request)
+
+
+async def test_nothing_is_kept_after_the_lease(world: World, checkpoints: Checkpoints) -> None:
+    """The job stands by elsewhere, or has ended: its copies go, and the session may be replaced (R32)."""
+    request = checkpoints.standby(1)
+    await rehearse(world, request)
+    assert world.executor.core.is_analysing(JOB)
+    await asyncio.sleep(LEASE + 1.0)
+    assert not world.executor.core.is_analysing(JOB)
+    await until(lambda: world.snapshots.size() == 0, "no copies")
+
+
+async def test_a_deployment_of_the_job_ends_its_rehearsal(world: World, checkpoints: Checkpoints) -> None:
+    """The session is needed for the task itself now. What was prepared stays (R32)."""
+    request = checkpoints.standby(1)
+    await answer(world, request)
+    await until(lambda: played(world), "a rehearsal")
+    await world.allocate()
+    await world.ask(copy(DEPLOY, job=checkpoints.job))
+    await until(lambda: not played(world), "the end of the rehearsal")
+    assert world.session.asked.count("StopTask") == 1
+    assert (await answer(world, request)).why == "the job runs here"
+    assert world.snapshots.size() > 0
+
+
+async def test_a_rehearsal_that_fails_is_told_and_not_repeated(world: World, checkpoints: Checkpoints) -> None:
+    """The state is followed all the same (R32)."""
+    world.session.refuses = True
+    request = checkpoints.standby(1)
+    await answer(world, request)
+
+    async def failed() -> bool:
+        return (await answer(world, request)).why == "the rehearsal of a failed: not now"
+
+    await until(failed, "the failure")
+    second = checkpoints.standby(2)
+    await answer(world, second)
+    await asyncio.sleep(1.0)
+    assert world.session.asked.count("RunTask") == 1
+    assert world.snapshots.size() > 0
+
+
+async def test_a_lost_session_takes_the_rehearsal_with_it(world: World, checkpoints: Checkpoints) -> None:
+    """Its directory is removed, as those of attempts are (R32, C10a)."""
+    await answer(world, checkpoints.standby(1))
+    await until(lambda: played(world), "a rehearsal")
+    directory = world.executor._standbys._rehearsals[played(world)[0]].attempt.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    world.lose_session()
+    await until(lambda: not directory.exists(), "no directory of the rehearsal")
+
+
+async def test_slots_in_use_are_not_disturbed(world: World, checkpoints: Checkpoints) -> None:
+    """User code that does not end costs a session its other tasks. So the state is only followed (R32)."""
+    await world.allocate(X)
+    other = copy(checkpoints.job, job_id="3" * 32)
+    await ready(world, checkpoints.standby(1, job=other))
+    assert "RunTask" not in world.session.asked
+
+
+async def test_an_earlier_checkpoint_or_jobmaster_changes_nothing(world: World, checkpoints: Checkpoints) -> None:
+    """Messages may be late, and a JobMaster may not know yet that it was replaced (R32, R1)."""
+    later = LeaderId(f"{JM}-2")
+    await rehearse(world, checkpoints.standby(3, leader=later))
+    for request in (checkpoints.standby(2, leader=later), checkpoints.standby(9, leader=JM)):
+        await answer(world, request)
+    await asyncio.sleep(1.0)
+    assert [key[2] for key in world.snapshots._complete] == [3]
