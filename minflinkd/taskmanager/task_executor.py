@@ -262,7 +262,7 @@ class TaskExecutor(Component):
     def _deploy(self, request: m.DeployTask) -> None:
         directory = attempt_directory(self._options.state_directory, request.attempt_id)
         attempt = Attempt.of(request, directory, self._keeper.generation)
-        self._standbys.give_way(request.job.job_id)
+        self._standbys.give_way(request.job.job_id, alone=self.core.slots.table.dedicated_to is not None)
         self._drop_unreported(request.job.job_id, request.task.id)
         self.attempts[request.attempt_id] = attempt
         # Other log lines name only the attempt. This one says which job it belongs to.

@@ -118,11 +118,14 @@ class Standbys:
             standby.changed.set()
         return m.StandingBy(ready=not standby.why, why=standby.why)
 
-    def give_way(self, job_id: JobId) -> None:
-        """A task of the job is deployed here. What was prepared stays; what is being prepared is left."""
-        standby = self._jobs.get(job_id)
-        if standby is not None and standby.work is not None:
-            standby.work.cancel()
+    def give_way(self, job_id: JobId, *, alone: bool) -> None:
+        """A task of the job is deployed here. What was prepared stays; what is being prepared is left.
+
+        `alone`: the TaskManager is the job's own from now on, and the code of no other job may run here.
+        """
+        for other, standby in self._jobs.items():
+            if (alone or other == job_id) and standby.work is not None:
+                standby.work.cancel()
 
     def lost(self, generation: int) -> list[Attempt]:
         """A session is lost. Return the rehearsals in it, whose directories nobody removes otherwise."""

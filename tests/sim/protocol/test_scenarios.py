@@ -120,7 +120,8 @@ def test_tasks_of_the_version_before_are_not_adopted(planted: Planted) -> None:
 
     So the latest checkpoint is theirs, and only their version tells that they are not wanted (A14a).
     """
-    world = cluster(JobPlan(at=0.0, groups=(2,), narrows=True), unkillable=1.0, standby=1)
+    slow = (4.0, 5.0)  # a TaskManager that starts comes too late for the job
+    world = cluster(JobPlan(at=0.0, groups=(2,), narrows=True), unkillable=1.0, standby=1, start_time=slow)
     zombie, before, first = busy(world), attempts(world), master(world)
     zombie.stop()
     first.feed(StandDown())

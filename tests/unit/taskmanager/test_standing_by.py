@@ -12,6 +12,7 @@ from msgspec.structs import replace as copy
 from minflinkd.filemerging.segments import checksum
 from minflinkd.jobgraph.model import Input, Sink, Vertex
 from minflinkd.rpc import messages as m
+from minflinkd.rpc.network import job_master
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, LeaderId, VertexId
 from minflinkd.taskmanager.attempts.standing_by import BATCHES, FIRST_BATCH, PLANNED
@@ -161,6 +162,21 @@ async def test_a_deployment_of_the_job_ends_its_rehearsal(world: World, checkpoi
     assert world.session.asked.count("StopTask") == 1
     assert (await answer(world, request)).why == "the job runs here"
     assert world.snapshots.size() > 0
+
+
+async def test_a_job_with_sessions_of_its_own_is_alone(world: World, checkpoints: Checkpoints) -> None:
+    """With `isolation: job`, no code of another job runs beside it, not even to rehearse (R32, R24)."""
+    other = copy(checkpoints.job, job_id="3" * 32)
+    await answer(world, checkpoints.standby(1, job=other))
+    await until(lambda: played(world), "a rehearsal")
+    allocate = m.AllocateSlots(
+        job_id=JOB, allocation_id=X, slots=(0,), job_master=job_master(JOB), job_leader_id=JM, exclusive=True
+    )
+    await world.ask(allocate)
+    await asyncio.sleep(1.0)
+    await world.ask(copy(DEPLOY, job=checkpoints.job))
+    await until(lambda: not played(world), "the end of the rehearsal")
+    assert not world.executor.core.is_analysing(other.job_id)
 
 
 async def test_a_rehearsal_that_fails_is_told_and_not_repeated(world: World, checkpoints: Checkpoints) -> None:
