@@ -298,7 +298,7 @@ def refuse_beside_another(state: Versions, *, replaces: bool, moves: bool = Fals
     if moves or not (under_way.phase is State.ON_TRIAL or (under_way.moves and under_way.phase is State.HANDING_OVER)):
         raise Conflict(
             f"hot restart {under_way.number} of the job is under way ({under_way.phase.value})",
-            hint="wait for its end, or replace it (--replace)",
+            hint="wait for its end, or replace it (`minflinkd hot-restart --replace`)",
         )
 
 

@@ -112,6 +112,7 @@ async def test_the_resource_manager_crashes_and_a_running_job_does_not_notice(
     assert (done.minflinkd.restarts, done.vertices[0].minflinkd.attempt_number) == (0, 0)
 
 
+@pytest.mark.slow  # tests/sim crashes JobMasters, and test_kill_daemon has tasks of a session adopted
 async def test_a_job_master_crashes_and_the_next_one_adopts_its_tasks(
     cluster: InProcess, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:

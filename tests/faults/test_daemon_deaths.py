@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
 
 FILES, MORE = 8, 4  # event files that are there at first, and those that come before the daemon dies
 ENDLESS = {"mode": "streaming", "checkpointing": {"interval": "1 h"}, "trigger-interval": "200 ms"}
-FEW = (CrashPoint.SUBMISSION_STORED, CrashPoint.SAVEPOINT_WRITTEN, CrashPoint.END_CANCELLED)
+FEW = (CrashPoint.SUBMISSION_STORED, CrashPoint.END_CANCELLED)  # tests/unit/dispatcher has daemons die at all of them
 OF_A_STOP = (  # first the last checkpoint, after which tasks process nothing; then its copy; then the job's end
     CrashPoint.COMPLETE,
     CrashPoint.NOTIFIED,

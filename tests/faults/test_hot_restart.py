@@ -274,6 +274,7 @@ async def test_a_trial_survives_the_daemon_and_the_taskmanager(tmp_path: Path) -
     assert set(versions.written()) == {"1"}
 
 
+@pytest.mark.slow  # tests/sim/jobmaster/test_trial has the decision, and the test below a version that hangs
 async def test_a_version_of_an_idle_job_that_hangs_with_its_first_rows_is_turned_back(
     one: Cluster, tmp_path: Path
 ) -> None:

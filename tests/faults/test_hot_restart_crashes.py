@@ -119,6 +119,7 @@ async def test_a_job_master_that_crashes_at_each_step_leaves_one_version_and_the
     assert set(versions.written()) == set("13456")
 
 
+@pytest.mark.slow  # the seeds of tests/sim/protocol have versions while the ResourceManager is away
 async def test_a_version_takes_over_while_the_resource_manager_is_away(cluster: InProcess, tmp_path: Path) -> None:
     """Once it is accepted, it needs only the slots and the session that the old version leaves (H4, R12)."""
     supervisor = cluster.daemon.resource_managers

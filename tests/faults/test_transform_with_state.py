@@ -71,7 +71,8 @@ async def test_it_goes_on_after_a_function_has_raised(counted: Counted) -> None:
     assert await counted.attempt() != before
 
 
-@pytest.mark.parametrize("victim", ["session child", pytest.param("TaskManager", marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/spark/test_session_transform has the restore, test_exactly_once the kills
+@pytest.mark.parametrize("victim", ["session child", "TaskManager"])
 async def test_it_goes_on_after_a_kill(counted: Counted, victim: str) -> None:
     """The job continues on another TaskManager, which has no copy of its state (C11, C14, R11)."""
     cluster = counted.cluster

@@ -80,6 +80,7 @@ async def test_a_job_that_finds_all_slots_taken_learns_that_no_more_task_manager
     await small.cancel(first)
 
 
+@pytest.mark.slow  # tests/component/taskmanager/test_java has the sentence, tests/unit/resourcemanager who gets it
 async def test_a_job_whose_task_manager_cannot_be_replaced_learns_that_java_is_missing(
     small: Cluster, windows: WindowsJob, programs: Path
 ) -> None:

@@ -64,6 +64,7 @@ async def finished(cluster: Cluster, job_id: str, windows: WindowsJob) -> int:
     return (await cluster.client.checkpoints(job_id)).counts.restored
 
 
+@pytest.mark.slow  # tests/unit/jobmaster/test_end_after_takeover.py has the decision
 async def test_a_job_whose_input_ends_without_a_daemon_is_finished_by_the_next_one(
     cluster: Cluster, base: Path, windows: WindowsJob
 ) -> None:

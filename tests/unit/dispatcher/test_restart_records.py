@@ -234,7 +234,7 @@ def test_a_conflict_names_the_restart_under_way_and_how_to_get_past_it() -> None
     with pytest.raises(Conflict) as refused:
         job.feed(v.Requested(NEXT))
     assert refused.value.message == "hot restart 1 of the job is under way (starting)"
-    assert refused.value.hint == "wait for its end, or replace it (--replace)"
+    assert refused.value.hint == "wait for its end, or replace it (`minflinkd hot-restart --replace`)"
     v.refuse_beside_another(job.state, replaces=True)
     job.feed(v.Idle())
     v.refuse_beside_another(job.state, replaces=False)
