@@ -110,7 +110,7 @@ def check_kafka(sink: Sink, path: str, faults: Faults) -> None:
 
 def refused_mode(sink: Sink, mode: OutputMode) -> tuple[str, str] | None:
     """Return why the sink cannot be written in this output mode, and what is possible; None if it can."""
-    if mode is OutputMode.APPEND or sink.python is not None or sink.format in ("console", "collect"):
+    if mode is OutputMode.APPEND or sink.python is not None or sink.format in ("console", "collect", "noop"):
         return None
     if sink.format in formats.FILE_FORMATS:
         problem = f"a files sink cannot take back the rows that {mode} would change"

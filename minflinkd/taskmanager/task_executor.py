@@ -120,9 +120,7 @@ class TaskExecutor(Component):
             keeper=keeper,
             deployer=deployer,
             directory=options.state_directory,
-            begins=lambda request: self._driver.decide(
-                lambda now: core.analysing(request.job.job_id, now, request.job.libraries, exclusive=request.exclusive)
-            ),
+            begins=self._begins_analysis,
             ends=lambda job_id: self._driver.inform(lambda now: core.analysed(job_id, now)),
             is_deployed=lambda job_id: any(a.deployment.job.job_id == job_id for a in self.attempts.values()),
         )
@@ -142,8 +140,8 @@ class TaskExecutor(Component):
             stopping=self._stopping,
             directory=options.state_directory,
             admission=Admission(
-                begins=lambda job: self._driver.decide(lambda now: core.analysing(job.job_id, now, job.libraries)),
-                ends=lambda job_id: self._driver.inform(lambda now: core.analysed(job_id, now)),
+                begins=core.stand_by,
+                ends=lambda job_id: self._driver.inform(lambda now: core.stood_by(job_id, now)),
                 runs=lambda job_id: any(a.deployment.job.job_id == job_id for a in self.attempts.values()),
                 is_free=lambda: not core.slots.table.bindings,
             ),
@@ -202,7 +200,7 @@ class TaskExecutor(Component):
                         log.info("a task ends", attempt=attempt_id, reason=reason)
             case ForgetJob(job_id):
                 self._drop_unreported(job_id)
-                if not self.core.is_analysing(job_id):  # otherwise the end of the analysis emits another ForgetJob
+                if not self.core.keeps(job_id):  # otherwise the end of that emits another ForgetJob
                     self.tasks.job(f"forget {job_id}", self._forget_job(job_id))
             case RenewSession(reason):
                 self._keeper.renew(reason)
@@ -256,6 +254,15 @@ class TaskExecutor(Component):
         if self.core.slots.vacant(job_id):  # the job may have come back meanwhile
             await remove_all([self._deployer.snapshots.forget_job(job_id)])
         await self._deployer.blobs.forget_job(job_id)
+
+    def _begins_analysis(self, request: m.AnalyzeJob) -> None:
+        """Raises LibraryConflict, SessionShared."""
+        job = request.job
+        self._driver.decide(
+            lambda now: self.core.analysing(job.job_id, now, job.libraries, exclusive=request.exclusive)
+        )
+        if request.exclusive:
+            self._standbys.give_way(job.job_id, alone=True)
 
     # --- attempts ------------------------------------------------------------------------------------------------
 
@@ -453,7 +460,7 @@ class TaskExecutor(Component):
         self._stopping.session_gone(gone)
 
     def task_failed(self, generation: int, notice: sp.TaskFailed) -> None:
-        self._standbys.failed(notice.attempt_id)
+        self._standbys.failed(notice.attempt_id, notice.error)
         attempt = self._of(generation, notice.attempt_id)
         if attempt is not None:
             self._begin_end(attempt, notice.error)

@@ -107,6 +107,9 @@ class LocalSnapshots:
             held.update(copy.files)
         return sum(held.values())
 
+    def holds(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> bool:
+        return (job_id, task_id, checkpoint_id) in self._complete
+
     def lay_out(self, job_id: JobId, snapshot: TaskSnapshot, target: Path) -> bool:
         """Link a whole copy of the snapshot into `target`. Return False, and leave nothing there, if there is none.
 

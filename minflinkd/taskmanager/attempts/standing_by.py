@@ -7,9 +7,13 @@ tasks before. Nothing is reserved: it is an ordinary TaskManager, which the Reso
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -17,7 +21,7 @@ import structlog
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.clock import Clock
-from minflinkd.runtime.errors import MinflinkError
+from minflinkd.runtime.errors import ErrorInfo, MinflinkError, RemoteError
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, TaskId
 from minflinkd.runtime.supervision import TaskOwner
 from minflinkd.taskmanager.attempts.attempt import Attempt
@@ -26,7 +30,6 @@ from minflinkd.taskmanager.attempts.rehearsal import cannot_rehearse, rehearsed
 from minflinkd.taskmanager.attempts.stopping import Stopping
 from minflinkd.taskmanager.child import protocol as sp
 from minflinkd.taskmanager.child.keeper import SessionKeeper
-from minflinkd.taskmanager.child.protocol import SessionLost
 
 log = structlog.get_logger(__name__)
 
@@ -35,9 +38,10 @@ BATCHES = 2  # of a rehearsal: what Java has run once is still slow
 PLANNED = 40.0  # seconds after which plans are built anew, before the session drops them (`plan.prepared`)
 PLAN_TIMEOUT = 60.0  # seconds for the session to build them
 REHEARSAL = "rehearsal-"  # how the names of their directories begin
-STOP = 10.0  # seconds for a rehearsal to end
+STOP = 30.0  # seconds for a rehearsal to end
+TRIES = 2  # of what may fail because of the job: its code may hang, or end the session
 
-_Key = tuple[int, str, int, int]  # session, version of the job, parallelism, partitions
+_Key = tuple[str, TaskId, int, int]  # version of the job, task, parallelism, partitions
 
 
 @dataclass
@@ -49,8 +53,10 @@ class _Standby:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     job: m.JobContext | None = None
     followed: dict[TaskId, TaskSnapshot] = field(default_factory=dict)
-    rehearsed: dict[TaskId, tuple[_Key, str]] = field(default_factory=dict)  # with its error
+    rehearsed: dict[_Key, int] = field(default_factory=dict)  # in which session
     planned: tuple[int, m.StandBy, float] | None = None  # in which session, for which request, when
+    failures: Counter[object] = field(default_factory=Counter)  # in a row, of a task's rehearsal, or of a version
+    notes: dict[object, str] = field(default_factory=dict)  # why the last one failed
     why: str = "it has just begun"
     work: asyncio.Task[None] | None = None
 
@@ -59,7 +65,8 @@ class _Standby:
 class _Rehearsal:
     attempt: Attempt
     left: int = BATCHES  # micro-batches to process
-    over: asyncio.Event = field(default_factory=asyncio.Event)  # it has processed them, or has failed
+    error: MinflinkError | None = None  # why it has ended
+    over: asyncio.Event = field(default_factory=asyncio.Event)  # it has processed them, or has ended
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ class Admission:
     a session with user code that does not end is replaced.
     """
 
-    begins: Callable[[m.JobContext], None]
+    begins: Callable[[JobId], None]
     ends: Callable[[JobId], None]
     runs: Callable[[JobId], bool]
     is_free: Callable[[], bool]
@@ -109,28 +116,33 @@ class Standbys:
         standby = self._jobs.get(job_id)
         if standby is None:
             self._keeper.session()
-            self._admission.begins(request.job)
+            self._admission.begins(job_id)
             standby = self._jobs[job_id] = _Standby(request, self._clock.monotonic() + request.lease)
             standby.work = self._tasks.job(f"stand by for {job_id}", self._stand_by(standby))
-        elif _follows(request, standby.request):
-            standby.request = request
+            standby.work.add_done_callback(partial(self._over, standby))
+        elif request.job_leader_id >= standby.request.job_leader_id:
             standby.until = self._clock.monotonic() + request.lease
+            if _follows(request, standby.request):
+                standby.request = request
             standby.changed.set()
         return m.StandingBy(ready=not standby.why, why=standby.why)
 
     def give_way(self, job_id: JobId, *, alone: bool) -> None:
         """A task of the job is deployed here. What was prepared stays; what is being prepared is left.
 
-        `alone`: the TaskManager is the job's own from now on, and the code of no other job may run here.
+        `alone`: the TaskManager is the job's own from now on, and the code of no other job may run here. Otherwise
+        other jobs only lose a rehearsal: it would run beside the task, and might end its session.
         """
+        rehearsing = {rehearsal.attempt.deployment.job.job_id for rehearsal in self._rehearsals.values()}
         for other, standby in self._jobs.items():
-            if (alone or other == job_id) and standby.work is not None:
+            if (alone or other == job_id or other in rehearsing) and standby.work is not None:
                 standby.work.cancel()
 
     def lost(self, generation: int) -> list[Attempt]:
         """A session is lost. Return the rehearsals in it, whose directories nobody removes otherwise."""
         found = [one for one in self._rehearsals.values() if one.attempt.generation == generation]
         for rehearsal in found:
+            rehearsal.error = sp.SessionLost("the session was lost")
             rehearsal.over.set()
         return [one.attempt for one in found]
 
@@ -141,28 +153,28 @@ class Standbys:
             if rehearsal.left <= 0:
                 rehearsal.over.set()
 
-    def failed(self, attempt_id: AttemptId) -> None:
+    def failed(self, attempt_id: AttemptId, error: ErrorInfo) -> None:
         """An attempt has failed."""
         if (rehearsal := self._rehearsals.get(attempt_id)) is not None:
+            rehearsal.error = RemoteError(error)
             rehearsal.over.set()
 
     async def _stand_by(self, standby: _Standby) -> None:
         job_id = standby.request.job_id
         log.info("stands by for a job", job=job_id)
-        try:
-            while (left := standby.until - self._clock.monotonic()) > 0:
-                standby.changed.clear()
-                await self._catch_up(standby)
-                try:
-                    async with asyncio.timeout(left):
-                        await standby.changed.wait()
-                except TimeoutError:
-                    continue  # `until` may have moved
-        finally:
-            log.info("stands by for a job no more", job=job_id)
-            del self._jobs[job_id]
-            self._release(standby)
-            self._admission.ends(job_id)
+        while self._clock.monotonic() < standby.until:
+            standby.changed.clear()
+            await self._catch_up(standby)
+            with contextlib.suppress(TimeoutError):  # `until` may have moved
+                async with asyncio.timeout(max(0.0, standby.until - self._clock.monotonic())):
+                    await standby.changed.wait()
+
+    def _over(self, standby: _Standby, _: asyncio.Task[None]) -> None:
+        job_id = standby.request.job_id
+        log.info("stands by for a job no more", job=job_id)
+        del self._jobs[job_id]
+        self._release(standby)
+        self._admission.ends(job_id)
 
     async def _catch_up(self, standby: _Standby) -> None:
         """Do what the last request asks for. What fails is tried again with the next one."""
@@ -174,63 +186,87 @@ class Standbys:
                 standby.job = request.job
             for task in request.tasks:
                 await self._follow(standby, task.restore.snapshot)
-            async with self._turn:
-                for task in request.tasks:
-                    await self._rehearse_once(standby, request, task)
-                await self._plan(standby, request)
+            if not request.job.libraries:  # otherwise its session could hold no other version of them
+                async with self._turn:
+                    for task in request.tasks:
+                        await self._rehearse_once(standby, request, task)
+                    await self._plan(standby, request)
         except (MinflinkError, OSError) as error:
             if standby.why != str(error):
                 log.warning("cannot stand by for a job", job=request.job_id, error=str(error))
             standby.why = str(error)
         else:
-            standby.why = next((why for _, why in standby.rehearsed.values() if why), "")
+            standby.why = next(iter(standby.notes.values()), "")
 
     async def _follow(self, standby: _Standby, snapshot: TaskSnapshot) -> None:
         before = standby.followed.get(snapshot.task_id)
         if before is not None and before.checkpoint_id == snapshot.checkpoint_id:
             return
+        local, job = self._deployer.snapshots, standby.request.job
         scratch = attempt_directory(self._directory, f"standby-{secrets.token_hex(8)}")
-        await self._deployer.follow(standby.request.job, snapshot, before, scratch)
+        if sum(file.handle.length for file in snapshot.files) <= local.max_size:
+            try:
+                await self._deployer.follow(job, snapshot, before, scratch)
+            except asyncio.CancelledError:
+                self._stopping.leave(scratch)  # a thread that links files may outlive this task
+                raise
         standby.followed[snapshot.task_id] = snapshot
+        if local.holds(job.job_id, snapshot.task_id, snapshot.checkpoint_id):
+            standby.notes.pop("copy", None)
+        else:
+            standby.notes["copy"] = f"no room for the state of {snapshot.task_id} (taskmanager.state.local.max-size)"
 
     async def _plan(self, standby: _Standby, request: m.StandBy) -> None:
         """Have the session keep the plans of the tasks, as recent as they may be: a plan lists the files of tables."""
-        now, generation = self._clock.monotonic(), self._keeper.generation
+        now, generation, version = self._clock.monotonic(), self._keeper.generation, request.job.version
         if standby.planned is not None:
             where, last, at = standby.planned
             same = [task.task for task in last.tasks] == [task.task for task in request.tasks]
             if where == generation and last.job == request.job and same and now - at < PLANNED:
                 return
+        if standby.failures[version] >= TRIES:
+            return
         artifacts = await self._deployer.artifacts(request.job)
         try:
             tasks = tuple(task.task for task in request.tasks)
             prepare = sp.PrepareTasks(job=request.job, tasks=tasks, artifacts=artifacts)
-            await self._keeper.session().ask(prepare, PLAN_TIMEOUT)
+            async with self._counted(standby, version, "its plans could not be built"):
+                await self._keeper.session().ask(prepare, PLAN_TIMEOUT)
         finally:
             self._deployer.release_artifacts(request.job)
         standby.planned = generation, request, now
 
     async def _rehearse_once(self, standby: _Standby, request: m.StandBy, task: m.StandbyTask) -> None:
-        """Rehearse the task, once for each session and version. A rehearsal that fails is not tried again."""
+        """Rehearse the task, once for each session and version. If that fails, once more, and then no more."""
         if cannot_rehearse(task.task) or not self._admission.is_free():
             return
-        key = self._keeper.generation, request.job.version, task.task.parallelism, task.partitions
-        if standby.rehearsed.get(task.task.id, (None, ""))[0] == key:
+        key = request.job.version, task.task.id, task.task.parallelism, task.partitions
+        generation = self._keeper.generation
+        if standby.rehearsed.get(key) == generation or standby.failures[key] >= TRIES:
             return
         standby.why = f"it rehearses {task.task.id}"
-        began, why = self._clock.monotonic(), ""
-        try:
+        began = self._clock.monotonic()
+        async with self._counted(standby, key, f"the rehearsal of {task.task.id} failed"):
             await self._rehearse(request, task)
-        except SessionLost:
-            raise
-        except MinflinkError as error:
-            why = f"the rehearsal of {task.task.id} failed: {error.message}"
-        standby.rehearsed[task.task.id] = key, why
-        took = round(self._clock.monotonic() - began, 2)
-        log.info("a task was rehearsed", job=request.job_id, task=task.task.id, seconds=took, error=why)
+            standby.rehearsed[key] = generation
+            took = round(self._clock.monotonic() - began, 2)
+            log.info("a task was rehearsed", job=request.job_id, task=task.task.id, seconds=took)
+
+    @asynccontextmanager
+    async def _counted(self, standby: _Standby, what: object, failed: str) -> AsyncIterator[None]:
+        """Do something that runs the job's code. A failure is counted and noted, and raises no error here."""
+        try:
+            yield
+        except (MinflinkError, OSError) as error:
+            standby.failures[what] += 1
+            standby.notes[what] = f"{failed}: {error.message if isinstance(error, MinflinkError) else error}"
+            log.warning("cannot stand by for a job", job=standby.request.job_id, error=standby.notes[what])
+        else:
+            del standby.failures[what]
+            standby.notes.pop(what, None)
 
     async def _rehearse(self, request: m.StandBy, task: m.StandbyTask) -> None:
-        """Run the task for a few micro-batches. Raises what its start raises."""
+        """Run the task for a few micro-batches. Raises what its start raises, SessionLost, and what it fails with."""
         session, attempt = self._keeper.session(), self._attempt(request, task)
         attempt_id = attempt.deployment.attempt_id
         rehearsal = self._rehearsals[attempt_id] = _Rehearsal(attempt)
@@ -240,12 +276,12 @@ class Standbys:
                 await rehearsal.over.wait()
         except TimeoutError:
             log.info("a rehearsal found little to process", attempt=attempt_id)
-        except asyncio.CancelledError:
-            self._stopping.leave(attempt.directory)  # a thread that lays out files may outlive this task
-            raise
         finally:
             # In a task of its own: this one may be cancelled, because the job needs the session now.
-            self._tasks.job(f"end of rehearsal {attempt_id}", self._end(rehearsal))
+            ending = self._tasks.job(f"end of rehearsal {attempt_id}", self._end(rehearsal))
+        await asyncio.wait({ending})
+        if rehearsal.error is not None:
+            raise rehearsal.error
 
     def _attempt(self, request: m.StandBy, task: m.StandbyTask) -> Attempt:
         attempt_id = AttemptId(secrets.token_hex(16))
@@ -266,8 +302,10 @@ class Standbys:
     async def _end(self, rehearsal: _Rehearsal) -> None:
         attempt = rehearsal.attempt
         try:
-            await self._stopping.stop(attempt, None, self._clock.monotonic() + STOP)
+            deadline = self._clock.monotonic() + STOP
+            await self._stopping.stop(attempt, None, deadline, may_condemn=self._admission.is_free)
         finally:
+            self._stopping.leave(attempt.directory)  # a thread that lays out files may outlive all this
             self._rehearsals.pop(attempt.deployment.attempt_id, None)
             if attempt.holds_artifacts:
                 self._deployer.release_artifacts(attempt.deployment.job)

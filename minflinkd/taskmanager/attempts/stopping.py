@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -46,10 +46,18 @@ class Stopping:
         self._tasks = tasks
         self._kept: list[Path] = []  # directories of ended attempts, which the session child may still write to
 
-    async def stop(self, attempt: Attempt, rising: asyncio.Task[None] | None, deadline: float) -> None:
+    async def stop(
+        self,
+        attempt: Attempt,
+        rising: asyncio.Task[None] | None,
+        deadline: float,
+        *,
+        may_condemn: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Stop the query. If that fails, end the session child: nothing else ends a thread that user code blocks.
 
-        `rising` is the asyncio task that brings the attempt up. `deadline` is in monotonic seconds.
+        `rising` is the asyncio task that brings the attempt up. `deadline` is in monotonic seconds. If the session must
+        not be condemned, because others need it, the query ends when its user code returns.
         """
         attempt_id = attempt.deployment.attempt_id
         if rising is not None:
@@ -71,6 +79,10 @@ class Stopping:
         except MinflinkError as error:
             log.warning("a query could not be stopped", attempt=attempt_id, error=str(error))
             stopped = sp.TaskStopped(ended=False)
+        if not stopped.ended and not may_condemn():
+            self.leave(attempt.directory)
+            log.warning("a query ends when its user code returns", attempt=attempt_id)
+            return
         if not stopped.ended:
             self._keeper.condemn(attempt.generation, f"attempt {attempt_id} could not be cancelled")
             await self._keeper.gone(attempt.generation)

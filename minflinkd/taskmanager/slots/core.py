@@ -135,6 +135,7 @@ class TaskManagerCore:
         )
         self._commands: list[Command] = []
         self._analysing: Counter[JobId] = Counter()
+        self._standing_by: set[JobId] = set()
         self._session_version = 0
         self._renewing: int | None = None  # the session generation being replaced
         self._told = 0  # version of the last report that was sent
@@ -150,8 +151,9 @@ class TaskManagerCore:
     def registration(self) -> rg.Registration:
         return self._registration.state
 
-    def is_analysing(self, job_id: JobId) -> bool:
-        return job_id in self._analysing
+    def keeps(self, job_id: JobId) -> bool:
+        """Whether what was fetched for the job is needed although it holds no slots here."""
+        return job_id in self._analysing or job_id in self._standing_by
 
     def report(self) -> m.TaskManagerReport:
         """Return the whole report, without metrics. The driver adds them."""
@@ -274,6 +276,22 @@ class TaskManagerCore:
         self._session_version += 1
         self._feed(ev.Analysed(job_id), now)
         self._tell_changes()
+
+    def stand_by(self, job_id: JobId) -> None:
+        """Keep what is fetched for the job, until `stood_by` (R32). Nothing else is reserved for it.
+
+        Raises SessionShared if the TaskManager is another job's own.
+        """
+        if self.slots.table.dedicated_to not in (None, job_id):
+            raise SessionShared(
+                f"the session of {self.resource_id} is another job's own", hint="another TaskManager can stand by"
+            )
+        self._standing_by.add(job_id)
+
+    def stood_by(self, job_id: JobId, now: float) -> None:
+        """End that. What was fetched is deleted after a while, unless the job is deployed here."""
+        self._standing_by.discard(job_id)
+        self._feed(ev.Analysed(job_id), now)
 
     # --- from the ResourceManager --------------------------------------------------------------------------------
 

@@ -397,11 +397,11 @@ def test_a_job_is_analysed_until_each_of_its_analyses_has_ended() -> None:
     world = CoreWorld()
     for _ in range(2):
         world.core.analysing(JOB, 0.0)
-    assert (world.core.is_analysing(JOB), world.core.is_analysing(OTHER)) == (True, False)
+    assert (world.core.keeps(JOB), world.core.keeps(OTHER)) == (True, False)
     world.core.analysed(JOB, 0.0)
-    assert world.core.is_analysing(JOB)
+    assert world.core.keeps(JOB)
     world.core.analysed(JOB, 0.0)
-    assert not world.core.is_analysing(JOB)
+    assert not world.core.keeps(JOB)
 
 
 def test_a_session_that_is_to_be_renewed_is_reported_in_a_later_report() -> None:
@@ -466,7 +466,7 @@ def test_an_analysis_whose_libraries_do_not_fit_is_refused_with_the_first_of_the
     units = "java:0, java:1, java:2, java:3, java:4"
     assert error.value.message == f"the session of {TM} holds another version of {units}"
     assert error.value.hint == "another TaskManager can analyse the job"
-    assert not world.core.is_analysing(OTHER)
+    assert not world.core.keeps(OTHER)
 
 
 def test_a_contradiction_in_the_state_stops_the_core() -> None:

@@ -15,7 +15,7 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import job_master
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, LeaderId, VertexId
-from minflinkd.taskmanager.attempts.standing_by import BATCHES, FIRST_BATCH, PLANNED
+from minflinkd.taskmanager.attempts.standing_by import BATCHES, FIRST_BATCH, PLANNED, TRIES
 from minflinkd.taskmanager.child import protocol as sp
 from tests.unit.taskmanager.task_executor_world import ATTEMPT, CONTEXT, DEPLOY, JM, JOB, TASK, TM, World, X, running
 from tests.waiting import until
@@ -78,12 +78,17 @@ def played(world: World) -> list[AttemptId]:
 
 
 async def rehearse(world: World, request: m.StandBy) -> None:
-    """Let the task be rehearsed, with a micro-batch."""
+    """Let the task be rehearsed, and wait until the TaskManager is ready."""
+    await rehearse_only(world, request)
+    await ready(world, request)
+
+
+async def rehearse_only(world: World, request: m.StandBy) -> None:
     await answer(world, request)
     await until(lambda: played(world), "a rehearsal")
     for _ in range(BATCHES):
         world.executor.batch_finished(1, sp.BatchFinished(attempt_id=played(world)[0], metrics=m.TaskMetrics()))
-    await ready(world, request)
+    await until(lambda: "PrepareTasks" in world.session.asked, "its plans")
 
 
 async def test_a_standby_has_the_state_and_has_run_the_task(world: World, checkpoints: Checkpoints) -> None:
@@ -145,9 +150,9 @@ async def test_nothing_is_kept_after_the_lease(world: World, checkpoints: Checkp
     """The job stands by elsewhere, or has ended: its copies go, and the session may be replaced (R32)."""
     request = checkpoints.standby(1)
     await rehearse(world, request)
-    assert world.executor.core.is_analysing(JOB)
+    assert world.executor.core.keeps(JOB)
     await asyncio.sleep(LEASE + 1.0)
-    assert not world.executor.core.is_analysing(JOB)
+    assert not world.executor.core.keeps(JOB)
     await until(lambda: world.snapshots.size() == 0, "no copies")
 
 
@@ -176,10 +181,10 @@ async def test_a_job_with_sessions_of_its_own_is_alone(world: World, checkpoints
     await asyncio.sleep(1.0)
     await world.ask(copy(DEPLOY, job=checkpoints.job))
     await until(lambda: not played(world), "the end of the rehearsal")
-    assert not world.executor.core.is_analysing(other.job_id)
+    assert not world.executor.core.keeps(other.job_id)
 
 
-async def test_a_rehearsal_that_fails_is_told_and_not_repeated(world: World, checkpoints: Checkpoints) -> None:
+async def test_a_rehearsal_that_fails_is_told_and_tried_twice(world: World, checkpoints: Checkpoints) -> None:
     """The state is followed all the same (R32)."""
     world.session.refuses = True
     request = checkpoints.standby(1)
@@ -189,11 +194,54 @@ async def test_a_rehearsal_that_fails_is_told_and_not_repeated(world: World, che
         return (await answer(world, request)).why == "the rehearsal of a failed: not now"
 
     await until(failed, "the failure")
-    second = checkpoints.standby(2)
-    await answer(world, second)
-    await asyncio.sleep(1.0)
-    assert world.session.asked.count("RunTask") == 1
+    for number in range(2, 6):
+        await answer(world, checkpoints.standby(number))
+        await asyncio.sleep(2.0)
+    assert world.session.asked.count("RunTask") == TRIES
     assert world.snapshots.size() > 0
+
+
+async def test_a_rehearsal_that_ends_sessions_is_not_repeated_in_each_new_one(
+    world: World, checkpoints: Checkpoints
+) -> None:
+    """Otherwise the spare would never be ready for anybody (R32)."""
+    request = checkpoints.standby(1)
+    for generation in range(1, TRIES + 1):
+        await answer(world, request)
+        await until(lambda: played(world), "a rehearsal")
+        world.executor.session_lost(generation, "killed")
+        world.executor.session_gone()
+        world.session.generation = generation + 1
+        await until(lambda: not played(world), "the end of the rehearsal")
+
+    async def given_up() -> bool:
+        return "the session was lost" in (await answer(world, request)).why
+
+    await until(given_up, "that it is given up")
+    for _ in range(3):
+        await answer(world, request)
+        await asyncio.sleep(2.0)
+    assert world.session.asked.count("RunTask") == TRIES
+
+
+async def test_a_job_that_is_deployed_is_not_endangered_by_a_rehearsal(world: World, checkpoints: Checkpoints) -> None:
+    """The rehearsal of another job is cancelled, and its session is not ended for it (R32)."""
+    world.session.stop_takes = 1000.0
+    await answer(world, checkpoints.standby(1, job=copy(checkpoints.job, job_id="3" * 32)))
+    await until(lambda: played(world), "a rehearsal")
+    await world.allocate()
+    await world.ask(copy(DEPLOY, job=checkpoints.job))
+    await until(lambda: not played(world), "the rehearsal is given up")
+    assert "condemn" not in world.session.asked
+
+
+async def test_a_state_that_the_disk_may_not_hold_is_not_fetched(world: World, checkpoints: Checkpoints) -> None:
+    """It would be fetched whole with each checkpoint, and never be there (R32)."""
+    world.snapshots.max_size = 10
+    request = checkpoints.standby(1)
+    await rehearse_only(world, request)
+    (checkpoints.directory / "f1-9").unlink()
+    assert (await answer(world, request)).why == "no room for the state of a (taskmanager.state.local.max-size)"
 
 
 async def test_a_lost_session_takes_the_rehearsal_with_it(world: World, checkpoints: Checkpoints) -> None:
