@@ -12,11 +12,12 @@ from minflinkd.rpc.libraries import LibraryConflict
 from minflinkd.rpc.network import RESOURCE_MANAGER, Fenced, Unreachable, job_master, task_manager
 from minflinkd.rpc.party import Ask, Tell
 from minflinkd.runtime.errors import Conflict, MinflinkError
+from minflinkd.runtime.ids import JobId
 from minflinkd.runtime.machine import InvariantViolated
 from minflinkd.taskmanager.child.protocol import SessionLost
 from minflinkd.taskmanager.slots import machine as slot_machine
 from minflinkd.taskmanager.slots import registration as rg
-from minflinkd.taskmanager.slots.core import OFFER_TIMEOUT, SlotNotBound
+from minflinkd.taskmanager.slots.core import OFFER_TIMEOUT, SessionShared, SlotNotBound
 from minflinkd.taskmanager.slots.events import Adopted, EndTasks, ForgetJob, OfferAnswered, OfferFailed
 from minflinkd.taskmanager.slots.state import Job
 from minflinkd.taskmanager.slots.table import Binding
@@ -401,6 +402,19 @@ def test_a_job_is_analysed_until_each_of_its_analyses_has_ended() -> None:
     world.core.analysed(JOB, 0.0)
     assert world.core.keeps(JOB)
     world.core.analysed(JOB, 0.0)
+    assert not world.core.keeps(JOB)
+
+
+def test_a_standby_keeps_what_was_fetched_and_reserves_nothing() -> None:
+    """Whoever needs the TaskManager gets it, and its session is renewed as ever (R32)."""
+    world = CoreWorld()
+    before = world.core.report()
+    world.core.stand_by(JOB)
+    assert (world.core.keeps(JOB), world.core.report()) == (True, before)
+    world.core.analysing(OTHER, 0.0, exclusive=True)
+    with pytest.raises(SessionShared):
+        world.core.stand_by(JobId("3" * 32))
+    world.core.stood_by(JOB, 0.0)
     assert not world.core.keeps(JOB)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from minflinkd.jobgraph.delivery import refused_mode
 from minflinkd.jobgraph.model import Input, OutputMode, Sink, Source, Task, Vertex
 from minflinkd.rpc.messages import StandbyTask, TaskRestore
 from minflinkd.rpc.snapshot import TaskSnapshot
@@ -54,6 +55,12 @@ def test_no_sink_is_reached() -> None:
         NOWHERE,
     ]
     assert {vertex.output_mode for vertex in found.vertices[2:]} == {OutputMode.UPDATE}
+
+
+@pytest.mark.parametrize("mode", OutputMode)
+def test_whatever_a_sink_asks_for_goes_nowhere(mode: OutputMode) -> None:
+    """A query that only has a mode which no durable sink takes is rehearsed in that mode (R32)."""
+    assert refused_mode(NOWHERE, mode) is None
 
 
 def test_what_the_checkpoint_has_staged_is_left_alone() -> None:
