@@ -18,18 +18,21 @@ from pathlib import Path
 
 import structlog
 
+from minflinkd.jobgraph.model import Task
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import ErrorInfo, MinflinkError, RemoteError
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, TaskId
 from minflinkd.runtime.supervision import TaskOwner
+from minflinkd.storage.interface import StorageError
 from minflinkd.taskmanager.attempts.attempt import Attempt
-from minflinkd.taskmanager.attempts.deployment import Deployer, attempt_directory
+from minflinkd.taskmanager.attempts.deployment import ArtifactUnavailable, Deployer, attempt_directory
 from minflinkd.taskmanager.attempts.rehearsal import cannot_rehearse, rehearsed
 from minflinkd.taskmanager.attempts.stopping import Stopping
 from minflinkd.taskmanager.child import protocol as sp
 from minflinkd.taskmanager.child.keeper import SessionKeeper
+from minflinkd.taskmanager.child.process import SessionProcess
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +63,13 @@ class _Standby:
     why: str = "it has just begun"
     work: asyncio.Task[None] | None = None
 
+    def replace(self, request: m.StandBy) -> None:
+        """Take the next request. What failed with other tasks, or another version, says nothing about these."""
+        if (request.job, _tasks_of(request)) != (self.request.job, _tasks_of(self.request)):
+            self.failures.clear()
+            self.notes.clear()
+        self.request = request
+
 
 @dataclass
 class _Rehearsal:
@@ -71,7 +81,7 @@ class _Rehearsal:
 
 @dataclass(frozen=True)
 class Admission:
-    """What the core allows. It is told of each job (`begins`, `ends`), as of an analysis, and `begins` may refuse it.
+    """What the core allows. It is told of each job (`begins`, `ends`), and `begins` may refuse it.
 
     `runs`: whether a task of the job is here. `is_free`: whether no slot is taken. A task is rehearsed only then, since
     a session with user code that does not end is replaced.
@@ -109,7 +119,7 @@ class Standbys:
         self._turn = asyncio.Lock()  # one rehearses at a time: tasks that run need the processors
 
     async def stand_by(self, request: m.StandBy) -> m.StandingBy:
-        """Answer a StandBy. Raises LibraryConflict and SessionShared: another TaskManager can stand by for this job."""
+        """Answer a StandBy. Raises SessionLost and SessionShared: another TaskManager can stand by for this job."""
         job_id = request.job_id
         if self._admission.runs(job_id):
             return m.StandingBy(ready=False, why="the job runs here")
@@ -123,7 +133,7 @@ class Standbys:
         elif request.job_leader_id >= standby.request.job_leader_id:
             standby.until = self._clock.monotonic() + request.lease
             if _follows(request, standby.request):
-                standby.request = request
+                standby.replace(request)
             standby.changed.set()
         return m.StandingBy(ready=not standby.why, why=standby.why)
 
@@ -212,26 +222,29 @@ class Standbys:
                 raise
         standby.followed[snapshot.task_id] = snapshot
         if local.holds(job.job_id, snapshot.task_id, snapshot.checkpoint_id):
-            standby.notes.pop("copy", None)
+            standby.notes.pop(snapshot.task_id, None)
         else:
-            standby.notes["copy"] = f"no room for the state of {snapshot.task_id} (taskmanager.state.local.max-size)"
+            standby.notes[snapshot.task_id] = (
+                f"no room for the state of {snapshot.task_id} (taskmanager.state.local.max-size)"
+            )
 
     async def _plan(self, standby: _Standby, request: m.StandBy) -> None:
         """Have the session keep the plans of the tasks, as recent as they may be: a plan lists the files of tables."""
         now, generation, version = self._clock.monotonic(), self._keeper.generation, request.job.version
         if standby.planned is not None:
             where, last, at = standby.planned
-            same = [task.task for task in last.tasks] == [task.task for task in request.tasks]
-            if where == generation and last.job == request.job and same and now - at < PLANNED:
+            same = (last.job, _tasks_of(last)) == (request.job, _tasks_of(request))
+            if where == generation and same and now - at < PLANNED:
                 return
         if standby.failures[version] >= TRIES:
             return
+        session = self._keeper.session()
         artifacts = await self._deployer.artifacts(request.job)
         try:
             tasks = tuple(task.task for task in request.tasks)
             prepare = sp.PrepareTasks(job=request.job, tasks=tasks, artifacts=artifacts)
             async with self._counted(standby, version, "its plans could not be built"):
-                await self._keeper.session().ask(prepare, PLAN_TIMEOUT)
+                await session.ask(prepare, PLAN_TIMEOUT)
         finally:
             self._deployer.release_artifacts(request.job)
         standby.planned = generation, request, now
@@ -244,19 +257,25 @@ class Standbys:
         generation = self._keeper.generation
         if standby.rehearsed.get(key) == generation or standby.failures[key] >= TRIES:
             return
+        session = self._keeper.session()  # that there is none now is no failure of the task
         standby.why = f"it rehearses {task.task.id}"
         began = self._clock.monotonic()
         async with self._counted(standby, key, f"the rehearsal of {task.task.id} failed"):
-            await self._rehearse(request, task)
+            await self._rehearse(session, request, task)
             standby.rehearsed[key] = generation
             took = round(self._clock.monotonic() - began, 2)
             log.info("a task was rehearsed", job=request.job_id, task=task.task.id, seconds=took)
 
     @asynccontextmanager
     async def _counted(self, standby: _Standby, what: object, failed: str) -> AsyncIterator[None]:
-        """Do something that runs the job's code. A failure is counted and noted, and raises no error here."""
+        """Do something that runs the job's code. A failure is counted and noted, and raises no error here.
+
+        A storage that does not answer is no failure of the job: its error is raised.
+        """
         try:
             yield
+        except (ArtifactUnavailable, StorageError):
+            raise
         except (MinflinkError, OSError) as error:
             standby.failures[what] += 1
             standby.notes[what] = f"{failed}: {error.message if isinstance(error, MinflinkError) else error}"
@@ -265,9 +284,9 @@ class Standbys:
             del standby.failures[what]
             standby.notes.pop(what, None)
 
-    async def _rehearse(self, request: m.StandBy, task: m.StandbyTask) -> None:
+    async def _rehearse(self, session: SessionProcess, request: m.StandBy, task: m.StandbyTask) -> None:
         """Run the task for a few micro-batches. Raises what its start raises, SessionLost, and what it fails with."""
-        session, attempt = self._keeper.session(), self._attempt(request, task)
+        attempt = self._attempt(request, task)
         attempt_id = attempt.deployment.attempt_id
         rehearsal = self._rehearsals[attempt_id] = _Rehearsal(attempt)
         try:
@@ -314,6 +333,10 @@ class Standbys:
         job, standby.job = standby.job, None
         if job is not None:
             self._deployer.release_artifacts(job)
+
+
+def _tasks_of(request: m.StandBy) -> list[tuple[Task, int]]:
+    return [(task.task, task.partitions) for task in request.tasks]
 
 
 def _follows(request: m.StandBy, last: m.StandBy) -> bool:

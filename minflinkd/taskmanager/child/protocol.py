@@ -324,7 +324,7 @@ class AnalyzeTasks(Request[Analysis], frozen=True):
 class PrepareTasks(Request[Done], frozen=True):
     """Build the plans of the tasks, and keep them for a while for a deployment of exactly these tasks.
 
-    Nothing is started, and no sink is asked anything. Tasks with faults are left out.
+    Nothing is started, and no sink is asked anything. If one of the tasks has faults, no plan is kept.
     """
 
     job: JobContext

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -27,8 +28,8 @@ def task(source: Source, *sinks: Vertex, readers: tuple[TaskId, ...] = ()) -> Ta
     )
 
 
-def sink(name: str, **settings: object) -> Vertex:
-    return Vertex(id=VertexId(name), inputs=(Input(id=COUNTED),), sink=Sink(**settings), output_mode=OutputMode.UPDATE)  # type: ignore[arg-type]
+def sink(name: str, **settings: Any) -> Vertex:
+    return Vertex(id=VertexId(name), inputs=(Input(id=COUNTED),), sink=Sink(**settings), output_mode=OutputMode.UPDATE)
 
 
 def standby(of: Task) -> StandbyTask:

@@ -224,6 +224,22 @@ async def test_a_rehearsal_that_ends_sessions_is_not_repeated_in_each_new_one(
     assert world.session.asked.count("RunTask") == TRIES
 
 
+async def test_another_version_is_rehearsed_whatever_became_of_the_one_before(
+    world: World, checkpoints: Checkpoints
+) -> None:
+    """And what is told of it is about it (R32)."""
+    world.session.refuses = True
+    request = checkpoints.standby(1)
+    await answer(world, request)
+
+    async def failed() -> bool:
+        return (await answer(world, request)).why == "the rehearsal of a failed: not now"
+
+    await until(failed, "the failure")
+    world.session.refuses = False
+    await rehearse(world, checkpoints.standby(2, job=copy(checkpoints.job, version="next")))
+
+
 async def test_a_job_that_is_deployed_is_not_endangered_by_a_rehearsal(world: World, checkpoints: Checkpoints) -> None:
     """The rehearsal of another job is cancelled, and its session is not ended for it (R32)."""
     world.session.stop_takes = 1000.0
