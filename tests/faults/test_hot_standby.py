@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,10 @@ async def test_a_job_goes_on_where_its_tasks_were_rehearsed(
     await cluster.await_state(job_id, "FINISHED", timeout=120)
     story = log_of(cluster, standby)
     assert "a task was rehearsed" in story
-    assert "own_copy=True" in story
-    assert "own_copy=False" not in story
+    laid_out = [(int(files), int(fetched)) for fetched, files in re.findall(r"fetched=(\d+) files=(\d+)", story)]
+    assert laid_out
+    # The last checkpoint may be so new that the standby had only the one before it.
+    assert all(fetched < files for files, fetched in laid_out), laid_out
     assert result(out) == truth
     assert leftovers(out) == []
     assert list((cluster.state / "taskmanagers" / standby / "attempts").glob("rehearsal-*")) == []

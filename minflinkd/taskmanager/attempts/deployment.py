@@ -19,7 +19,7 @@ from minflinkd.filemerging.reader import read_segments
 from minflinkd.rpc.messages import ArtifactRef, DeployTask, ExchangeSource, HeldState, JobContext, TaskRestore
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.errors import Consequence, MinflinkError
-from minflinkd.runtime.ids import AttemptId, TaskId
+from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 from minflinkd.storage.interface import StorageCorrupt, StorageError
 from minflinkd.storage.parallel import for_each
 from minflinkd.storage.registry import Storages
@@ -106,6 +106,19 @@ class Deployer:
         finally:
             await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
 
+    async def lay_out(self, job_id: JobId, snapshot: TaskSnapshot, root: str, target: Path, *, own: bool) -> int:
+        """Lay out a snapshot's files in `target`. Return how many came from the storage, below `root`.
+
+        `own`: it is a snapshot of this job, so the local copies of its tasks count (C14). Raises StorageError, OSError.
+        """
+        there: frozenset[str] = frozenset()
+        if own:
+            there = await asyncio.to_thread(self.snapshots.lay_out, job_id, snapshot, target)
+        wanted = {file.path: file.handle for file in snapshot.files if file.path not in there}
+        if wanted:
+            await read_segments(self.storages.at(root), wanted, target)
+        return len(wanted)
+
     async def artifacts(self, job: JobContext) -> dict[str, str]:
         """Return name -> verified local path of each artifact.
 
@@ -161,23 +174,21 @@ class Deployer:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     async def _restore(self, attempt: Attempt, restore: TaskRestore) -> sp.Restored:
-        """Lay out the snapshot's files, from a local copy or from the storage (C14)."""
+        """Lay out the snapshot's files, from local copies or from the storage (C14)."""
         snapshot, target = restore.snapshot, attempt.directory / "checkpoint"
         job = attempt.deployment.job
         foreign = bool(restore.root or restore.offsets)  # its checkpoint number means nothing in this job
-        own = not foreign and await asyncio.to_thread(self.snapshots.lay_out, job.job_id, snapshot, target)
-        if not own:
-            wanted = {file.path: file.handle for file in snapshot.files}
-            try:
-                await read_segments(self.storages.at(restore.root or job.checkpoint_root), wanted, target)
-            except StorageCorrupt as error:
-                if foreign:  # there is no other checkpoint that the job might be restored from
-                    raise
-                raise CheckpointDamaged(
-                    f"checkpoint {restore.checkpoint_id} cannot be restored: {error.message}"
-                ) from error
-            if not foreign:
-                await asyncio.to_thread(self.snapshots.adopt, job.job_id, snapshot, target)
+        root = restore.root or job.checkpoint_root
+        try:
+            fetched = await self.lay_out(job.job_id, snapshot, root, target, own=not foreign)
+        except StorageCorrupt as error:
+            if foreign:  # there is no other checkpoint that the job might be restored from
+                raise
+            raise CheckpointDamaged(
+                f"checkpoint {restore.checkpoint_id} cannot be restored: {error.message}"
+            ) from error
+        if fetched and not foreign:
+            await asyncio.to_thread(self.snapshots.adopt, job.job_id, snapshot, target)
         if not foreign:
             attempt.begins_from(snapshot, restore.checkpoint_id)
         log.info(
@@ -185,7 +196,7 @@ class Deployer:
             attempt=attempt.deployment.attempt_id,
             checkpoint=restore.checkpoint_id,
             files=len(snapshot.files),
-            own_copy=own,
+            fetched=fetched,
         )
         return sp.Restored(
             checkpoint_id=restore.checkpoint_id,

@@ -4,8 +4,9 @@
                            <checkpoint>-fetched/...     the same, of a checkpoint that was fetched for a restore
 
 A copy is complete once its snapshot was uploaded, or fetched for a restore. It is deleted when enough later checkpoints
-are confirmed, or together with its job. If all copies together exceed their limit, the oldest are deleted first. A
-restore fetches what is missing here from the storage.
+are confirmed, or together with its job. If all copies together exceed their limit, the oldest are deleted first.
+
+A restore takes each file from any of the task's copies, and fetches from the storage what none of them has.
 """
 
 from __future__ import annotations
@@ -110,21 +111,25 @@ class LocalSnapshots:
     def holds(self, job_id: JobId, task_id: TaskId, checkpoint_id: int) -> bool:
         return (job_id, task_id, checkpoint_id) in self._complete
 
-    def lay_out(self, job_id: JobId, snapshot: TaskSnapshot, target: Path) -> bool:
-        """Link a whole copy of the snapshot into `target`. Return False, and leave nothing there, if there is none.
+    def lay_out(self, job_id: JobId, snapshot: TaskSnapshot, target: Path) -> frozenset[str]:
+        """Link into `target` what copies of the task have of the snapshot. Return these paths. Blocking.
 
-        Each file is checked against the checksum that it was uploaded with. Blocking.
+        Each file is checked against the checksum that it was uploaded with. So a file may come from the copy of another
+        checkpoint: a standby, or a TaskManager that kept no copy of the last one, fetches only what has changed since.
         """
-        copy = self._complete.get((job_id, snapshot.task_id, snapshot.checkpoint_id))
-        if copy is None:
-            return False
-        source = copy.directory
-        whole = all(_has(source, file) for file in snapshot.files) and all(
-            _place(source, file, target) for file in snapshot.files
+        sources = self._sources(job_id, snapshot)
+        return frozenset(
+            file.path
+            for file in snapshot.files
+            if any(_has(source, file) and _place(source, file, target) for source in sources)
         )
-        if not whole:
-            shutil.rmtree(target, ignore_errors=True)
-        return whole
+
+    def _sources(self, job_id: JobId, snapshot: TaskSnapshot) -> list[Path]:
+        """Return the directories of the task's copies: first that of the snapshot itself, then from the newest."""
+        with self._lock:
+            copies = [copy for key, copy in self._complete.items() if key[:2] == (job_id, snapshot.task_id)]
+        copies.sort(key=lambda copy: (copy.key[2] == snapshot.checkpoint_id, copy.key[2]), reverse=True)
+        return [copy.directory for copy in copies]
 
     def reuse(self, job_id: JobId, before: TaskSnapshot, snapshot: TaskSnapshot, target: Path) -> frozenset[str]:
         """Link into `target` what the copy of `before` shares with a later snapshot. Return these paths. Blocking."""
@@ -214,7 +219,7 @@ def _has(source: Path, file: StateFile) -> bool:
 
 
 def _place(source: Path, file: StateFile, target: Path) -> bool:
-    """Link the file into `target`. Return whether it was there with its original content."""
+    """Link the file into `target`, unless its content is not the original one. Return whether it is there."""
     place = target / file.path
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -225,4 +230,7 @@ def _place(source: Path, file: StateFile, target: Path) -> bool:
     with place.open("rb", buffering=0) as opened:
         while piece := opened.read(_CHUNK):
             hasher.update(piece)
-    return hasher.hexdigest() == file.handle.checksum
+    if hasher.hexdigest() == file.handle.checksum:
+        return True
+    place.unlink()
+    return False

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import structlog
 
-from minflinkd.filemerging.reader import read_segments
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import RpcTimeout
 from minflinkd.runtime.errors import Consequence, Kind, MinflinkError
@@ -169,10 +168,7 @@ class StateReads:
         size = sum({file.handle: file.handle.length for file in snapshot.files}.values())
         try:
             await asyncio.to_thread(self._require_room, size)
-            copies = self._deployer.snapshots
-            if not (files.own and await asyncio.to_thread(copies.lay_out, request.job_id, snapshot, target)):
-                wanted = {file.path: file.handle for file in snapshot.files}
-                await read_segments(self._deployer.storages.at(files.root), wanted, target)
+            await self._deployer.lay_out(request.job_id, snapshot, files.root, target, own=files.own)
             log.info("state laid out to be read", job=request.job_id, task=request.task_id, bytes=size)
             yield sp.LaidOut(directory=str(target), batch_id=snapshot.batch_id, operators=snapshot.operators)
         finally:

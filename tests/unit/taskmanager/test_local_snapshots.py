@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from minflinkd.filemerging.segments import checksum
 from minflinkd.rpc.snapshot import StateFile, StateHandle, TaskSnapshot
@@ -43,23 +44,56 @@ def snapshots(tmp_path: Path) -> LocalSnapshots:
 def test_a_complete_copy_is_laid_out_by_hard_links(snapshots: LocalSnapshots, tmp_path: Path) -> None:
     """No byte is copied (C14)."""
     target = tmp_path / "attempt"
-    assert not snapshots.lay_out(JOB, SNAPSHOT, target)
+    assert snapshots.lay_out(JOB, SNAPSHOT, target) == set()
     snapshots.completed(JOB, TASK, 1)
-    assert snapshots.lay_out(JOB, SNAPSHOT, target)
+    assert snapshots.lay_out(JOB, SNAPSHOT, target) == {"offsets/0", "state/0/1.zip"}
     for file in SNAPSHOT.files:
         assert (target / file.path).samefile(snapshots.directory(JOB, TASK, 1) / file.path)
 
 
 @pytest.mark.parametrize("damage", ["missing", "longer", "other"])
-def test_a_damaged_copy_is_refused_and_leaves_nothing(snapshots: LocalSnapshots, tmp_path: Path, damage: str) -> None:
-    """The storage's copy is used instead (C14)."""
+def test_a_damaged_file_of_a_copy_is_not_laid_out(snapshots: LocalSnapshots, tmp_path: Path, damage: str) -> None:
+    """The storage's file is used instead (C14)."""
     snapshots.completed(JOB, TASK, 1)
     last = snapshots.directory(JOB, TASK, 1) / "state/0/1.zip"
     last.unlink()
     if damage != "missing":
         last.write_text({"longer": "too long", "other": "defh"}[damage])
-    assert not snapshots.lay_out(JOB, SNAPSHOT, tmp_path / "attempt")
-    assert not (tmp_path / "attempt").exists()
+    assert snapshots.lay_out(JOB, SNAPSHOT, tmp_path / "attempt") == {"offsets/0"}
+    assert [p.name for p in (tmp_path / "attempt").rglob("*") if p.is_file()] == ["0"]
+
+
+def test_what_the_copy_of_another_checkpoint_shares_with_a_snapshot_is_laid_out(
+    snapshots: LocalSnapshots, tmp_path: Path
+) -> None:
+    """A TaskManager may be lost before its standby has the last checkpoint. Only what is new is fetched (C14, R32)."""
+    snapshots.completed(JOB, TASK, 1)
+    files = (
+        *SNAPSHOT.files,
+        StateFile("state/0/2.zip", StateHandle("g", 0, 3, checksum(b"new"))),
+        StateFile("offsets/1", StateHandle("g", 3, 3, checksum(b"abc"))),
+    )
+    target = tmp_path / "attempt"
+    later = replace(SNAPSHOT, checkpoint_id=2, files=files)
+    assert snapshots.lay_out(JOB, later, target) == {"offsets/0", "state/0/1.zip"}
+    assert {str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()} == {"offsets/0", "state/0/1.zip"}
+    of_another_task = replace(later, task_id=TaskId("b"))
+    assert snapshots.lay_out(JOB, of_another_task, tmp_path / "other") == set()
+
+
+@pytest.mark.parametrize("changed", ["the own copy", "the other copy"])
+def test_a_file_that_two_copies_have_comes_from_the_one_whose_content_is_right(
+    snapshots: LocalSnapshots, tmp_path: Path, changed: str
+) -> None:
+    """Two attempts may write different content to one path (C14)."""
+    snapshots.completed(JOB, TASK, 1)
+    other = take(snapshots, 2, {})
+    (other / "offsets").mkdir()
+    (other / "offsets/0").write_text("abc" if changed == "the own copy" else "xyz")
+    if changed == "the own copy":
+        (snapshots.directory(JOB, TASK, 1) / "offsets/0").write_text("xyz")
+    assert snapshots.lay_out(JOB, SNAPSHOT, tmp_path / "attempt") == {"offsets/0", "state/0/1.zip"}
+    assert (tmp_path / "attempt/offsets/0").read_text() == "abc"
 
 
 @pytest.mark.parametrize(("retained", "left"), [(1, ["3", "4"]), (2, ["2", "3", "4"]), (9, ["1", "2", "3", "4"])])
@@ -135,7 +169,7 @@ def test_what_a_job_makes_after_it_came_back_is_not_deleted(snapshots: LocalSnap
     """The earlier directory is set aside at once, and its files are deleted later."""
     snapshots.completed(JOB, TASK, 1)
     gone = snapshots.forget_job(JOB)
-    assert not snapshots.lay_out(JOB, SNAPSHOT, tmp_path / "attempt")
+    assert snapshots.lay_out(JOB, SNAPSHOT, tmp_path / "attempt") == set()
     snapshots.directory(JOB, TASK, 2).mkdir(parents=True)
     shutil.rmtree(gone)
     assert list((snapshots.root / JOB / TASK).iterdir()) == [snapshots.directory(JOB, TASK, 2)]

@@ -111,14 +111,12 @@ async def test_later_checkpoints_are_followed_by_what_is_new(world: World, check
     (checkpoints.directory / "f0-9").unlink()
     await until(lambda: (checkpoints.directory / "f2-9").exists())
     await ready(world, second)
-    target = checkpoints.directory / "laid-out"
+    snapshot = second.tasks[0].restore.snapshot
 
-    async def laid_out() -> bool:
-        return await asyncio.to_thread(world.snapshots.lay_out, JOB, second.tasks[0].restore.snapshot, target)
-
-    await until(laid_out, "a copy of the second checkpoint")
-    first = checkpoints.standby(1).tasks[0].restore.snapshot
-    assert not await asyncio.to_thread(world.snapshots.lay_out, JOB, first, target)
+    await until(lambda: world.snapshots.holds(JOB, snapshot.task_id, 2), "a copy of the second checkpoint")
+    laid_out = await asyncio.to_thread(world.snapshots.lay_out, JOB, snapshot, checkpoints.directory / "laid-out")
+    assert laid_out == {file.path for file in snapshot.files}
+    assert not world.snapshots.holds(JOB, snapshot.task_id, 1)
     assert world.session.asked.count("RunTask") == 1  # it is rehearsed once
 
 
