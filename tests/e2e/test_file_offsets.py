@@ -41,6 +41,7 @@ def rows(place: Path) -> list[str]:
     return sorted(row["value"] for row in pyarrow.dataset.dataset(place).to_table().to_pylist())
 
 
+@pytest.mark.slow  # tests/spark/test_session_file_offsets.py has it without a daemon
 async def test_a_job_reads_on_where_a_cancelled_one_was(cluster: Cluster, tmp_path: Path) -> None:
     """Its checkpoints are deleted. No file is read twice, and none is skipped, however late it came."""
     feed(tmp_path / "in", "a", "b")

@@ -209,6 +209,7 @@ async def test_a_version_that_fails_gives_way_to_the_one_before_it(one: Cluster,
     assert set(versions.written()) == {"1"}
 
 
+@pytest.mark.slow  # tests/sim/jobmaster/test_trial.py has the decision
 async def test_a_version_of_an_idle_job_is_on_trial_until_there_is_input(one: Cluster, tmp_path: Path) -> None:
     """The first row decides about a version that was deployed without input (H7).
 
@@ -332,6 +333,7 @@ async def test_state_is_not_taken_for_another_before_the_first_checkpoint_either
     assert "holds sum(value), and would be read as max(value)" in last.error.message
 
 
+@pytest.mark.slow  # tests/sim/jobmaster/test_succession.py has the decision
 async def test_a_version_that_wants_more_slots_than_there_are_is_given_up_while_the_old_one_runs(
     one: Cluster, tmp_path: Path
 ) -> None:

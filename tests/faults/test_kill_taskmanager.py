@@ -82,6 +82,7 @@ async def await_no_blobs(cluster: Cluster, job_id: str) -> None:
     await until(gone, "no blob of the job is left")
 
 
+@pytest.mark.slow  # tests/unit/blob/test_offloading.py has what travels how
 async def test_a_large_log_of_a_task_manager_travels_once(cluster: Cluster) -> None:
     """The log travels as blobs, which are deleted when another log is requested (B3, B18, E31)."""
     (task_manager, *_) = await cluster.await_ready(1)

@@ -14,7 +14,7 @@ from tests.shapes.playing import Verdict
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="function")]
 
-FEW, MORE = range(4), range(4, 60)
+FEW, MORE = range(2), range(2, 16)  # `make shapes` plays a thousand
 
 
 @pytest.mark.timeout(3000)

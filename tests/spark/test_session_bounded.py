@@ -146,7 +146,10 @@ def owed(shape: str, truth: Counter[tuple[str, str]]) -> Counter[tuple[Any, ...]
     return Counter((minute, key, n, most[minute]) for minute, key, n in windows)
 
 
-@pytest.mark.parametrize("shape", TWICE)
+FIRST = next(iter(TWICE))  # in `make test`
+
+
+@pytest.mark.parametrize("shape", [pytest.param(s, marks=[] if s == FIRST else pytest.mark.slow) for s in TWICE])
 async def test_what_reads_one_operator_twice_ends_with_all_its_rows(child: Child, tmp_path: Path, shape: str) -> None:
     """Both copies of an operator know the watermark, in every micro-batch (J8a)."""
     truth = write_events(tmp_path / "in", 3)

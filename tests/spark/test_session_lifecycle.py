@@ -43,6 +43,7 @@ def stores_on_disk(directory: Path) -> int:
     return sum("rocksdb" in name for _, directories, files in os.walk(directory) for name in (*directories, *files))
 
 
+@pytest.mark.slow  # tests/e2e/test_cancel.py has one start and stop, by the user's own commands
 async def test_thirty_starts_and_stops_leave_nothing(child: Child, tmp_path: Path) -> None:
     """Threads, descriptors, RocksDB instances and local files do not grow with the tasks that ran (C10a, J7, R6a)."""
     assert child.ready is not None

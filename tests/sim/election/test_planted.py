@@ -6,6 +6,7 @@ import pytest
 
 from tests.sim.election.planted import FAULTS, find
 
+ALWAYS = ("nothing is adopted", "a leader sends that may not act")  # in `make test`
 QUICK = (
     "a leader acts after its lease",
     "the clock stands still in a stopped process",
@@ -16,7 +17,7 @@ QUICK = (
 )
 
 
-@pytest.mark.parametrize("fault", QUICK)
+@pytest.mark.parametrize("fault", [pytest.param(f, marks=[] if f in ALWAYS else pytest.mark.slow) for f in QUICK])
 def test_a_planted_fault_is_found_at_once(fault: str) -> None:
     """These faults show in the first few seeds (A18)."""
     assert find(fault, within=40, told=False) is not None

@@ -13,11 +13,14 @@ from tests.sim.election.drawing import drawn
 from tests.sim.election.run import attempt, run
 
 CHUNK = 25
-SEEDS = 150  # as many as `make test` has time for; `python -m tests.sim --election --seeds 0-9999` runs more
+SEEDS = 150  # `python -m tests.sim --election --seeds 0-9999` runs more
+FEW = 50  # of them in `make test`
 REPEATED = (1, 2)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize(
+    "first", [pytest.param(n, marks=pytest.mark.slow if n >= FEW else []) for n in range(0, SEEDS, CHUNK)]
+)
 def test_no_rule_breaks_in_these_seeds(first: int) -> None:
     """No rule of the election, of fencing or of adoption breaks in any of these seeds (A11, A11a, A11b, A14a, A18)."""
     for seed in range(first, first + CHUNK):

@@ -6,6 +6,7 @@ import pytest
 
 from tests.sim.protocol.planted import FAULTS, find
 
+ALWAYS = ("the TM obeys JobMasters that were replaced", "the RM drops repeated declarations")  # in `make test`
 QUICK = (
     "the RM marks slots taken after it has asked for them",
     "the RM serves JobMasters that were replaced",
@@ -27,7 +28,7 @@ QUICK = (
 )
 
 
-@pytest.mark.parametrize("fault", QUICK)
+@pytest.mark.parametrize("fault", [pytest.param(f, marks=[] if f in ALWAYS else pytest.mark.slow) for f in QUICK])
 def test_a_planted_fault_is_found_at_once(fault: str) -> None:
     """These faults show in the first few seeds (R30)."""
     _found(fault, within=60)

@@ -14,11 +14,14 @@ from tests.sim.protocol.planted import FAULTS
 from tests.sim.protocol.run import attempt, kind, reduced, run
 
 CHUNK = 50
-SEEDS = 400  # as many as `make test` has time for; `python -m tests.sim --seeds 0-9999` runs more
+SEEDS = 400  # `python -m tests.sim --seeds 0-9999` runs more
+FEW = 150  # of them in `make test`
 REPEATED = (5, 18, 48, 97)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize(
+    "first", [pytest.param(n, marks=pytest.mark.slow if n >= FEW else []) for n in range(0, SEEDS, CHUNK)]
+)
 def test_no_rule_breaks_in_these_seeds(first: int) -> None:
     """No rule of the slot protocol breaks in any of these seeds (R30)."""
     for seed in range(first, first + CHUNK):
