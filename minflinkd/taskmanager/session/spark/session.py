@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from minflinkd.taskmanager.child.class_archive import class_archive
 from minflinkd.taskmanager.child.protocol import SessionConfig
 from minflinkd.taskmanager.session.job_secrets import JobSecrets
-from minflinkd.taskmanager.session.spark import failures, java_classes, local_files, steady_plans
+from minflinkd.taskmanager.session.spark import failures, java_classes, local_files, steady_plans, worker_daemon
 from minflinkd.taskmanager.session.spark.java_names import remember_names
 from minflinkd.taskmanager.session.spark.jvm import start_callbacks, start_jvm
 
@@ -103,6 +103,10 @@ class Session:
 # more is compiled for the rest of the session.
 _COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=512m")
 
+# With its default of 99, Java may collect for 1 % of the time, and grows the heap until that is enough: in a warm-up,
+# to 300 MB for new objects where 70 MB live. With 49 it may take 2 %; queries are no slower (docs/benchmarks.md).
+_COLLECTOR = ("-XX:+UseParallelGC", "-XX:GCTimeRatio=49")
+
 
 def _crash_log(config: SessionConfig) -> tuple[str, ...]:
     """Return where Java writes about its own crash. It outlives the working directory."""
@@ -119,7 +123,7 @@ def settings(config: SessionConfig, classes: Path | None = None, options: Sequen
     work = Path(config.working_directory)
     java = [
         "-Xss8m",  # stopping a query can overflow the stack of its thread in a regular expression
-        "-XX:+UseParallelGC",
+        *_COLLECTOR,
         *_COMPILER,
         f"-Djava.io.tmpdir={work / 'tmp'}",
         f"-Dlog4j2.configurationFile=file:{work / 'log4j2.properties'}",
@@ -168,6 +172,8 @@ def settings(config: SessionConfig, classes: Path | None = None, options: Sequen
     }
     if not config.spark_master.startswith("spark://"):  # there, the cluster's own setting and secret decide
         tuned["spark.authenticate"] = "true"  # otherwise every local user could call into the session
+    if not config.on_cluster and "spark.pyspark.python" not in config.conf:  # another Python may not have minflinkd
+        tuned["spark.python.daemon.module"] = worker_daemon.__name__
     tuned |= local_files.CONTEXT
     tuned |= _on_cluster(config) if config.on_cluster else local_files.CHECKED | _driver_at("127.0.0.1")
     return tuned | config.conf | _paths(config, classes or class_directory(config))
@@ -177,9 +183,7 @@ def _on_cluster(config: SessionConfig) -> dict[str, str]:
     """Return the settings that differ if a cluster manager runs the executors."""
     different = {
         "spark.executor.memory": f"{max(config.heap_bytes >> 20, 512)}m",
-        "spark.executor.extraJavaOptions": " ".join(
-            ("-Xss8m", "-XX:+UseParallelGC", *_COMPILER, "-Duser.timezone=UTC")
-        ),
+        "spark.executor.extraJavaOptions": " ".join(("-Xss8m", *_COLLECTOR, *_COMPILER, "-Duser.timezone=UTC")),
         "spark.cores.max": str(config.slots),  # for a standalone cluster; other managers count executors
         # The first job waits until all executors are there, so that warm-up and checks reach each of them.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
