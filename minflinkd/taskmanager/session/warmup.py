@@ -42,7 +42,7 @@ def warm_up(engine: Engine) -> dict[str, float]:
 def _python_worker(engine: Engine) -> None:
     """Start a Python worker for each core, or for each slot if there are fewer: no more can start at once."""
     workers = min(engine.session.config.slots, os.cpu_count() or 1)
-    engine.session.spark.range(0, 2, 1, workers).select(F.udf(str, "string")("id")).collect()
+    engine.session.spark.range(0, 2, 1, workers).select(F.udf(str, "string", useArrow=True)("id")).collect()
 
 
 def _stateful_query(engine: Engine) -> None:
