@@ -295,6 +295,10 @@ class Standbys:
                 await rehearsal.over.wait()
         except TimeoutError:
             log.info("a rehearsal found little to process", attempt=attempt_id)
+        except (MinflinkError, OSError) as error:
+            if rehearsal.error is not None:  # the session was lost, and with it the directory that was being laid out
+                raise rehearsal.error from error
+            raise
         finally:
             # In a task of its own: this one may be cancelled, because the job needs the session now.
             ending = self._tasks.job(f"end of rehearsal {attempt_id}", self._end(rehearsal))
