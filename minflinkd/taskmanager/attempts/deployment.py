@@ -21,6 +21,7 @@ from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 from minflinkd.storage.interface import StorageCorrupt, StorageError
+from minflinkd.storage.location import relative_path
 from minflinkd.storage.parallel import for_each
 from minflinkd.storage.registry import Storages
 from minflinkd.taskmanager.attempts.attempt import Attempt
@@ -109,8 +110,11 @@ class Deployer:
     async def lay_out(self, job_id: JobId, snapshot: TaskSnapshot, root: str, target: Path, *, own: bool) -> int:
         """Lay out a snapshot's files in `target`. Return how many came from the storage, below `root`.
 
-        `own`: it is a snapshot of this job, so the local copies of its tasks count (C14). Raises StorageError, OSError.
+        `own`: it is a snapshot of this job, so the local copies of its tasks count (C14). Raises StorageError, OSError,
+        and InvalidPath for a path that leaves `target`.
         """
+        for file in snapshot.files:
+            relative_path(file.path)
         there: frozenset[str] = frozenset()
         if own:
             there = await asyncio.to_thread(self.snapshots.lay_out, job_id, snapshot, target)

@@ -214,22 +214,26 @@ def _has(source: Path, file: StateFile) -> bool:
     """Compare the size, before any file is read."""
     try:
         return (source / file.path).stat().st_size == file.handle.length
-    except FileNotFoundError:
+    except OSError:  # it cannot be read either; the storage has it
         return False
 
 
 def _place(source: Path, file: StateFile, target: Path) -> bool:
-    """Link the file into `target`, unless its content is not the original one. Return whether it is there."""
+    """Link the file into `target` if its content is the original one. Return whether it is there.
+
+    A copy that cannot be read is none. A target that cannot be written is reported when the file is fetched instead.
+    """
     place = target / file.path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        link_or_copy(source / file.path, place)
-    except FileNotFoundError:
-        return False
     hasher = xxhash.xxh3_128()
-    with place.open("rb", buffering=0) as opened:
-        while piece := opened.read(_CHUNK):
-            hasher.update(piece)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(source / file.path, place)
+        with place.open("rb", buffering=0) as opened:
+            while piece := opened.read(_CHUNK):
+                hasher.update(piece)
+    except OSError:
+        place.unlink(missing_ok=True)
+        return False
     if hasher.hexdigest() == file.handle.checksum:
         return True
     place.unlink()

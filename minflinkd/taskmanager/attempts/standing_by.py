@@ -295,6 +295,8 @@ class Standbys:
                 await rehearsal.over.wait()
         except TimeoutError:
             log.info("a rehearsal found little to process", attempt=attempt_id)
+        except (ArtifactUnavailable, StorageError):
+            raise
         except (MinflinkError, OSError) as error:
             if rehearsal.error is not None:  # the session was lost, and with it the directory that was being laid out
                 raise rehearsal.error from error

@@ -104,7 +104,8 @@ class Session:
 _COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=512m")
 
 # With its default of 99, Java may collect for 1 % of the time, and grows the heap until that is enough: in a warm-up,
-# to 300 MB for new objects where 70 MB live. With 49 it may take 2 %; queries are no slower (docs/benchmarks.md).
+# to 300 MB for new objects, although only 70 MB are in use. With 49 it may take 2 %, and queries are no slower
+# (docs/benchmarks.md).
 _COLLECTOR = ("-XX:+UseParallelGC", "-XX:GCTimeRatio=49")
 
 
