@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -10,7 +12,7 @@ import pytest
 
 from tests.spark.session_child import Child, call, job, python, rate, task
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.spark
 
 CODE = """
 import json, os
@@ -32,6 +34,41 @@ def write(batch, epoch):
 """
 
 
+FORKS = """
+import os, sys
+from minflinkd.taskmanager.session.spark import worker_daemon
+
+worker_daemon.import_ahead()
+import numpy as np
+
+def forked(act):
+    read, write = os.pipe()
+    if not os.fork():
+        os.write(write, act().encode())
+        os._exit(0)
+    os.wait()
+    return os.read(read, 100).decode()
+
+def draw():
+    return str(np.random.rand())
+
+def seeded():
+    np.random.seed(42)
+    return forked(draw)
+
+print(forked(draw), forked(draw), forked(seeded), forked(seeded))
+"""
+
+
+def test_what_a_worker_forks_keeps_the_seed_that_the_worker_has_set() -> None:
+    """Only workers themselves get a new seed: a function that sets one may use multiprocessing."""
+    run = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True, timeout=120)
+    one, two, of_a_seed, of_the_same = run.stdout.split()
+    assert one != two
+    assert of_a_seed == of_the_same
+
+
+@pytest.mark.asyncio(loop_scope="session")
 async def test_workers_share_the_pandas_of_their_parent_and_draw_different_numbers(
     child: Child, tmp_path: Path
 ) -> None:

@@ -191,9 +191,10 @@ class Deployer:
             raise CheckpointDamaged(
                 f"checkpoint {restore.checkpoint_id} cannot be restored: {error.message}"
             ) from error
-        if fetched and not foreign:
-            await asyncio.to_thread(self.snapshots.adopt, job.job_id, snapshot, target)
         if not foreign:
+            held = self.snapshots.holds(job.job_id, snapshot.task_id, snapshot.checkpoint_id)
+            if fetched or not held:  # no copy, or a damaged one
+                await asyncio.to_thread(self.snapshots.adopt, job.job_id, snapshot, target)
             attempt.begins_from(snapshot, restore.checkpoint_id)
         log.info(
             "state laid out",

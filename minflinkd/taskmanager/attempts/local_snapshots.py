@@ -232,7 +232,8 @@ def _place(source: Path, file: StateFile, target: Path) -> bool:
             while piece := opened.read(_CHUNK):
                 hasher.update(piece)
     except OSError:
-        place.unlink(missing_ok=True)
+        with suppress(OSError):
+            place.unlink()
         return False
     if hasher.hexdigest() == file.handle.checksum:
         return True

@@ -51,13 +51,16 @@ def test_a_complete_copy_is_laid_out_by_hard_links(snapshots: LocalSnapshots, tm
         assert (target / file.path).samefile(snapshots.directory(JOB, TASK, 1) / file.path)
 
 
-@pytest.mark.parametrize("damage", ["missing", "longer", "other"])
+@pytest.mark.parametrize("damage", ["missing", "longer", "other", "unreachable"])
 def test_a_damaged_file_of_a_copy_is_not_laid_out(snapshots: LocalSnapshots, tmp_path: Path, damage: str) -> None:
     """The storage's file is used instead (C14)."""
     snapshots.completed(JOB, TASK, 1)
     last = snapshots.directory(JOB, TASK, 1) / "state/0/1.zip"
     last.unlink()
-    if damage != "missing":
+    if damage == "unreachable":
+        last.parent.rmdir()
+        last.parent.write_text("a file in its place")
+    elif damage != "missing":
         last.write_text({"longer": "too long", "other": "defh"}[damage])
     assert snapshots.lay_out(JOB, SNAPSHOT, tmp_path / "attempt") == {"offsets/0"}
     assert [p.name for p in (tmp_path / "attempt").rglob("*") if p.is_file()] == ["0"]

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from minflinkd.checkpoint.causes import CheckpointNotPending
 from minflinkd.checkpoint.layout import parse_physical_file
 from minflinkd.rpc import messages as m
+from minflinkd.storage.interface import InvalidPath
 from minflinkd.taskmanager.attempts.attempt import Attempt
 from minflinkd.taskmanager.attempts.deployment import Deployer
 from minflinkd.taskmanager.attempts.local_snapshots import LocalSnapshots
@@ -275,6 +277,36 @@ async def test_a_task_is_restored_from_its_own_copy_else_from_the_storage(tmp_pa
         world.attempt = attempt
         again = await world.take(2)
         assert again.bytes_uploaded == 0, "C12: what it was restored from is known to be in the storage"
+
+
+async def test_a_checkpoint_whose_files_later_ones_have_gets_a_copy_of_its_own(tmp_path: Path) -> None:
+    """A job may go back to an earlier checkpoint. The later copy goes, and its files must not go with it (C14)."""
+    async with running(tmp_path, retained=2) as world:
+        world.session.files = {state(1): b"one", "offsets/0": b"first"}
+        first = await world.confirmed(1)
+        world.session.files |= {state(2): b"two"}
+        await world.confirmed(2)
+        world.local.forget(JOB, TASK, 1)
+        requests = world.storage.requests
+        deployer = Deployer(world.storages, cast(Any, None), world.local, cast(Any, None))
+        for number in (1, 2):
+            attempt = Attempt.of(world.attempt.deployment, tmp_path / f"following{number}", 1)
+            await deployer._restore(attempt, m.TaskRestore(checkpoint_id=1, snapshot=first))
+            assert (attempt.directory / "checkpoint" / state(1)).read_bytes() == b"one"
+            world.local.forget(JOB, TASK, 2)
+        assert world.storage.requests == requests
+
+
+async def test_a_snapshot_lays_out_nothing_elsewhere(tmp_path: Path) -> None:
+    """Its metadata may have been changed by somebody (C14)."""
+    async with running(tmp_path) as world:
+        world.session.files = {state(1): b"one", "offsets/0": b"first"}
+        taken = await world.confirmed(1)
+        wrong = replace(taken, files=(*taken.files, replace(taken.files[0], path="../elsewhere")))
+        deployer = Deployer(world.storages, cast(Any, None), world.local, cast(Any, None))
+        with pytest.raises(InvalidPath):
+            await deployer.lay_out(JOB, wrong, "file:///", tmp_path / "a" / "b", own=True)
+        assert not (tmp_path / "a").exists()
 
 
 async def test_a_fetched_checkpoint_of_the_same_number_is_in_nobodys_way(tmp_path: Path) -> None:

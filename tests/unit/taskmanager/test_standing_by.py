@@ -103,6 +103,15 @@ async def test_a_standby_has_the_state_and_has_run_the_task(world: World, checkp
     assert await asyncio.to_thread(world.snapshots.lay_out, JOB, request.tasks[0].restore.snapshot, target)
 
 
+async def fail(world: World, request: m.StandBy) -> None:
+    """Wait until the rehearsal in a session that refuses it is told to have failed."""
+
+    async def failed() -> bool:
+        return (await answer(world, request)).why == "the rehearsal of a failed: not now"
+
+    await until(failed, "the failure")
+
+
 async def test_later_checkpoints_are_followed_by_what_is_new(world: World, checkpoints: Checkpoints) -> None:
     """Files that the copy here has already are not fetched again, and older copies go (R32)."""
     await rehearse(world, checkpoints.standby(1))
@@ -186,12 +195,7 @@ async def test_a_rehearsal_that_fails_is_told_and_tried_twice(world: World, chec
     """The state is followed all the same (R32)."""
     world.session.refuses = True
     request = checkpoints.standby(1)
-    await answer(world, request)
-
-    async def failed() -> bool:
-        return (await answer(world, request)).why == "the rehearsal of a failed: not now"
-
-    await until(failed, "the failure")
+    await fail(world, request)
     for number in range(2, 6):
         await answer(world, checkpoints.standby(number))
         await asyncio.sleep(2.0)
@@ -228,12 +232,7 @@ async def test_another_version_is_rehearsed_whatever_became_of_the_one_before(
     """And what is told of it is about it (R32)."""
     world.session.refuses = True
     request = checkpoints.standby(1)
-    await answer(world, request)
-
-    async def failed() -> bool:
-        return (await answer(world, request)).why == "the rehearsal of a failed: not now"
-
-    await until(failed, "the failure")
+    await fail(world, request)
     world.session.refuses = False
     await rehearse(world, checkpoints.standby(2, job=copy(checkpoints.job, version="next")))
 

@@ -2,7 +2,7 @@
 
 Example: a job with a pandas function gets its first workers. Each is a fork, and has pandas at once. Pyspark's own
 daemon forks before anything is imported, so each worker would import pandas for itself: half a second of a processor,
-and 50 MB.
+and 33 MiB of memory.
 
 Pyspark imports nothing before it forks, for fear of threads: a fork has only the thread that calls it, and a lock that
 another thread holds stays locked for ever. pandas and pyarrow start one thread, jemalloc's, which expects forks.
