@@ -50,8 +50,13 @@ class Session:
 
 
 class Snapshots:
-    def lay_out(self, *_: object) -> bool:
+    """Local copies of every snapshot. The snapshots here have no files."""
+
+    def holds(self, *_: object) -> bool:
         return True
+
+    def lay_out(self, *_: object) -> frozenset[str]:
+        return frozenset()
 
 
 def deployment(task: Task, far_url: str = "", restore: m.TaskRestore | None = None) -> m.DeployTask:
