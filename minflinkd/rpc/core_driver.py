@@ -75,9 +75,7 @@ class CoreDriver(Component, Generic[C]):
         self._network = network
         self._clock = clock
         self._steps = CoreSteps(core, carry_out=self._carry_out, decided=self._after_decision, crash=self.crash)
-        self._timer = Timer(
-            clock, due=core.next_wakeup, tick=lambda at: self.inform(lambda now: core.tick(max(now, at)))
-        )
+        self._timer = Timer(clock, due=core.next_wakeup, tick=lambda _: self.inform(core.tick))
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
@@ -103,12 +101,12 @@ class CoreDriver(Component, Generic[C]):
         Raises the core's refusals, and Crashed.
         """
         self.raise_if_crashed()
-        return self._steps.decide(lambda: decision(self._clock.monotonic()))
+        return self._steps.decide(lambda: decision(self._timer.now()))
 
     def inform(self, decision: Callable[[float], R]) -> R:
         """Like `decide`, for what has happened. Nobody can refuse it: the core crashes if it tries. Raises Crashed."""
         self.raise_if_crashed()
-        return self._steps.inform(lambda: decision(self._clock.monotonic()))
+        return self._steps.inform(lambda: decision(self._timer.now()))
 
     def _receive(self, message: Message, fence: LeaderId | None) -> Any:
         return self.decide(lambda now: self._core.receive(message, fence, now))

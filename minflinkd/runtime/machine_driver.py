@@ -69,7 +69,7 @@ class Timer:
     """Passes time to a machine: calls `tick` when something is due, and checks again after every change.
 
     `due` returns when, in monotonic seconds; None: not before the next change. `tick` gets a time no earlier than that.
-    The owner of the machine runs `run` as a loop.
+    The owner of the machine runs `run` as a loop, and steps it with the times of `now`.
     """
 
     def __init__(self, clock: Clock, *, due: Callable[[], float | None], tick: Callable[[float], object]) -> None:
@@ -78,6 +78,16 @@ class Timer:
         self._tick = tick
         self._changed = asyncio.Event()
         self._waits_for: float | None = None
+        self._latest = 0.0  # the latest time that anybody was given
+
+    def now(self) -> float:
+        """Return the time for a step, in monotonic seconds. It never goes back.
+
+        A tick may be a moment early, and gets the time when it was due. If the next event got an earlier one, what has
+        just become due would not be due for it.
+        """
+        self._latest = max(self._latest, self._clock.monotonic())
+        return self._latest
 
     def changed(self) -> None:
         """The next due time may have changed. Most changes leave it as it is, and then nobody need wake up."""
@@ -93,7 +103,8 @@ class Timer:
                     await self._changed.wait()
             except TimeoutError:
                 # The timeout may fire slightly early. With a time before `due`, this loop would wait again and again.
-                self._tick(max(due or 0.0, self._clock.monotonic()))
+                self._latest = max(due or 0.0, self._latest)
+                self._tick(self.now())
 
 
 class MachineDriver(Generic[S, E, C]):
@@ -117,7 +128,6 @@ class MachineDriver(Generic[S, E, C]):
     ) -> None:
         self.machine = machine
         self.watch = StateWatch(lambda: self.state)
-        self._clock = clock
         self._ended = ended
         self._crash = crash
         self._commands = CommandQueue(carry_out)
@@ -134,7 +144,7 @@ class MachineDriver(Generic[S, E, C]):
         return self.machine.state
 
     def feed(self, event: E) -> None:
-        self._feed(event, self._clock.monotonic())
+        self._feed(event, self._timer.now())
 
     async def run(self) -> None:
         await self._timer.run()

@@ -11,6 +11,7 @@ import pytest
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.machine import InvariantViolated, Machine
 from minflinkd.runtime.machine_driver import MachineDriver
+from tests.waiting import until
 
 pytestmark = pytest.mark.looptime
 TICK = "tick"
@@ -23,6 +24,7 @@ class Countdown:
     """
 
     def __init__(self, *, crash: Callable[[Exception], Exception] | None = None) -> None:
+        self.fed_at: list[float] = []
         self.done: list[str] = []
         self.ticks: list[float] = []
         self.on: dict[str, Callable[[], object]] = {}
@@ -38,6 +40,7 @@ class Countdown:
         )
 
     def _step(self, state: int, event: str, now: float) -> tuple[int, tuple[str, ...]]:
+        self.fed_at.append(now)
         if event == "broken":
             raise InvariantViolated("never")
         if event == TICK:
@@ -148,3 +151,20 @@ async def test_who_is_told_of_a_change_sees_what_the_commands_have_done() -> Non
     countdown.driver.watch.on_change = lambda: seen.append((countdown.driver.state, list(countdown.done)))
     countdown.driver.feed("one two")
     assert seen == [(1, ["one", "two"])]
+
+
+async def test_an_event_after_an_early_tick_is_not_earlier_than_the_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a tick has made due stays due: time never goes back for a machine.
+
+    Otherwise a job whose wait for slots had just ended was told that it had not, again and again.
+    """
+    exact = SystemClock.monotonic
+    monkeypatch.setattr(SystemClock, "monotonic", lambda self: exact(self) // 0.7 * 0.7)  # a clock with a coarse hand
+    countdown = Countdown()
+    await asyncio.sleep(1)
+    with ticking(countdown):
+        countdown.driver.feed("a")
+        await until(lambda: countdown.ticks)
+        countdown.driver.feed("b")
+    assert countdown.fed_at == sorted(countdown.fed_at)
+    assert len(countdown.fed_at) == 3
