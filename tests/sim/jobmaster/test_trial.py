@@ -193,10 +193,11 @@ async def test_a_version_on_trial_can_be_cancelled(tmp_path: Path) -> None:
 
 async def test_a_lost_taskmanager_does_not_end_a_trial(tmp_path: Path) -> None:
     """The version starts elsewhere, finds no input there either, and is proven by its first rows (H7)."""
-    async with running(tmp_path, slots={TM: 1, TM2: 1}) as world, idle(world, tmp_path) as heard:
+    async with running(tmp_path, slots={TM: 2, TM2: 1}) as world, idle(world, tmp_path) as heard:
         other = world.task_managers[TM2]
         other.finds = FINDS_NONE
         await asyncio.sleep(LONG)
+        world.slots[TM] = 0
         lost = m.TaskManagerLost(resource_id=TM, reason="killed")
         world.wire.party("rm").tell(job_master(JOB), lost, fence=world.master.leader_id)
         await until(lambda: other.deployed and world.master.status is JobStatus.RUNNING)

@@ -89,6 +89,7 @@ class StandInTaskManager:
         """Offer slots. Return whether the JobMaster takes them; otherwise they are free again."""
         first = sum(len(held) for held in self.held.values())
         self.held[allocation] = tuple(range(first, first + slots))
+        self.leader = self.world.master.leader_id
         offers = tuple(m.SlotOffer(allocation_id=a, slots=s) for a, s in self.held.items())
         request = m.OfferSlots(resource_id=self.resource_id, address=task_manager(self.resource_id), offers=offers)
         answer = await self.network.ask(job_master(JOB), request, timeout=5, fence=self.world.master.leader_id)
