@@ -56,10 +56,8 @@ def check_delivery(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> No
     if graph.checkpointing.mode is CheckpointMode.AT_LEAST_ONCE and not key_of(sink):
         hint = "checkpointing.mode: exactly-once, or a jdbc sink with a key"
         faults.add(where, "a sink is not exactly-once where the checkpoints are at-least-once", hint)
-    if sink.python is None and sink.format in ("kafka", "console", "collect"):
-        hint = "leave it out; parquet, jdbc and a python class that stages and commits are exactly-once"
-        if sink.format == "kafka":
-            hint = "leave it out, and let readers drop rows that they know by a key; " + hint.partition("; ")[2]
+    if sink.python is None and sink.format in ("console", "collect"):
+        hint = "leave it out; parquet, jdbc, kafka and a python class that stages and commits are exactly-once"
         faults.add(where, f"a {sink.format} sink is at-least-once: Spark cannot commit it with a checkpoint", hint)
 
 
@@ -106,6 +104,9 @@ def check_kafka(sink: Sink, path: str, faults: Faults) -> None:
         faults.add(path, f"a kafka sink needs the option {servers}", f"options: {{{servers}: 'host:9092', topic: out}}")
     if sink.path is not None:
         faults.add(at(path, "path"), "a kafka sink has no path", "options: {topic: out}")
+    if delivery_of(sink) is Delivery.EXACTLY_ONCE and (own := "kafka.transactional.id") in sink.options:
+        problem = "the transactional id of an exactly-once sink is made of the job's id and the sink's name"
+        faults.add(at(at(path, "options"), own), problem, "leave it out")
 
 
 def refused_mode(sink: Sink, mode: OutputMode) -> tuple[str, str] | None:

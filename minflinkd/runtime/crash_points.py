@@ -28,7 +28,7 @@ VARIABLE = "MINFLINKD_CRASH_AT"
 
 
 class CrashPoint(StrEnum):
-    """The points in the order in which a checkpoint reaches them, then those of other things, all in the daemon.
+    """The points in the order in which a checkpoint reaches them, then those of other things, mostly in the daemon.
 
     Each comment names the process and what has happened so far.
     """
@@ -59,6 +59,8 @@ class CrashPoint(StrEnum):
     RESTART_SWITCHED = "restart-switched"  # another version is current; none of its tasks run
     RESTART_RUNNING = "restart-running"  # the new version's tasks run; it has completed no checkpoint
     RESTART_PROVEN = "restart-proven"  # its first checkpoint is complete; the old version is still stored
+    SINK_SENT = "sink-sent"  # session child: the rows of a sink's transaction are sent; it is not committed
+    SINK_WRITTEN = "sink-written"  # session child: a sink's transaction is committed; nobody knows this
     END_CANCELLED = "end-cancelled"  # it is stored that the job is cancelled; its tasks run
     END_REACHED = "end-reached"  # the job has ended, in whatever state; its result is not stored
     END_WRITTEN = "end-written"  # both the result and the job are stored
@@ -66,9 +68,9 @@ class CrashPoint(StrEnum):
     END_CLEANED = "end-cleaned"  # everything is deleted, but the stored result is still marked `dirty`
 
 
-_OTHERS = ("SUBMISSION_", "SAVEPOINT_", "RESTART_", "END_")
+_OTHERS = ("SUBMISSION_", "SAVEPOINT_", "RESTART_", "SINK_", "END_")
 OF_CHECKPOINTS = tuple(point for point in CrashPoint if not point.name.startswith(_OTHERS))
-OF_SUBMISSIONS, OF_SAVEPOINTS, OF_HOT_RESTARTS, OF_ENDS = (
+OF_SUBMISSIONS, OF_SAVEPOINTS, OF_HOT_RESTARTS, OF_SINKS, OF_ENDS = (
     tuple(point for point in CrashPoint if point.name.startswith(group)) for group in _OTHERS
 )
 

@@ -48,11 +48,15 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 
 class StagedToken(msgspec.Struct, frozen=True):
-    """Lets a sink that commits by itself (jdbc, python) find what one micro-batch staged."""
+    """Lets a sink that commits by itself (jdbc, kafka, python) find what one micro-batch staged.
+
+    `files` are in the snapshot that covers the token, if the sink has no other place for its rows.
+    """
 
     attempt: str
     epoch: int
     token: str  # JSON
+    files: tuple[str, ...] = ()
 
 
 class SinkTransaction(msgspec.Struct, frozen=True, kw_only=True):

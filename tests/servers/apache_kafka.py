@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -64,6 +65,15 @@ class Record(NamedTuple):
     timestamp: int = 0
 
 
+class Read(NamedTuple):
+    """What a test reads."""
+
+    partition: int
+    key: str | None
+    value: str
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
 class ApacheKafka(Server):
     """Takes 150 to 200 MB and some seconds to start. Use Tansu for what does not depend on the broker."""
 
@@ -83,6 +93,11 @@ class ApacheKafka(Server):
     @property
     def address(self) -> str:
         return f"{HOST}:{self.port}"
+
+    @property
+    def jars(self) -> str:
+        """Spark's connector, for `spark.jars`."""
+        return ",".join(str(jar) for jar in sorted(KAFKA_CONNECTOR.glob("*.jar")))
 
     def command(self, ports: Mapping[str, int]) -> Sequence[str]:
         data = self.directory / "data"
@@ -132,6 +147,31 @@ class ApacheKafka(Server):
         left = producer.flush(60)
         assert not left
         assert not failures, failures
+
+    def records(self, topic: str, partitions: int = 2) -> list[Read]:
+        """Return the committed records of a topic that was made with so many partitions, as they are now. Blocks."""
+        from confluent_kafka import Consumer
+        from confluent_kafka.cimpl import TopicPartition
+
+        settings = {"group.id": "nobody", "isolation.level": "read_committed", "enable.auto.commit": False}
+        consumer, found = Consumer(self._client() | settings | {"enable.partition.eof": True}), list[Read]()
+        try:
+            for number in range(partitions):
+                consumer.assign([TopicPartition(topic, number, 0)])
+                deadline = time.monotonic() + 60
+                while True:
+                    assert time.monotonic() < deadline, f"{topic}-{number} has no end within 60 s"
+                    message = consumer.poll(1)
+                    if message is None:
+                        continue
+                    if message.error() is not None:
+                        assert message.error().name() == "_PARTITION_EOF", message.error()
+                        break
+                    key = None if message.key() is None else message.key().decode()
+                    found.append(Read(number, key, message.value().decode(), tuple(message.headers() or ())))
+        finally:
+            consumer.close()
+        return found
 
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient

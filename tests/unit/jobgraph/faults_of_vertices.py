@@ -283,11 +283,6 @@ FAULTS_OF_SINKS: dict[str, tuple[Callable[[Document], object], str, str]] = {
         "vertices.out.sink.format",
         "did you mean parquet?",
     ),
-    "a kafka sink that cannot be exactly-once": (
-        lambda d: d["vertices"]["out"].update(sink=KAFKA | {"delivery": "exactly-once"}),
-        "vertices.out.sink.delivery",
-        "a kafka sink is at-least-once",
-    ),
     "an exactly-once sink with at-least-once checkpoints": (
         lambda d: d["checkpointing"].update(mode="at-least-once"),
         "vertices.out.sink.delivery",

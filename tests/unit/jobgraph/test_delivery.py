@@ -28,6 +28,7 @@ LOOSE = JobGraph(name="job", vertices=(), checkpointing=Checkpointing(mode=Check
 GUARANTEES = {
     "files": (Sink(format="parquet", path="/x"), ONCE, LEAST, True),
     "kafka": (Sink(format="kafka"), LEAST, LEAST, False),
+    "kafka by checkpoints": (Sink(format="kafka", delivery=ONCE), ONCE, LEAST, True),
     "console": (Sink(format="console"), LEAST, LEAST, False),
     "collect": (Sink(format="collect"), LEAST, LEAST, False),
     "a python function": (Sink(python="a:b"), LEAST, LEAST, False),
@@ -176,6 +177,15 @@ def test_options_that_a_sink_does_not_have_are_named_with_those_that_it_has() ->
     ]
 
 
+def test_the_transactional_id_of_an_exactly_once_sink_is_not_the_users() -> None:
+    """With an id of another job, one would fence the other. Spark itself refuses it at-least-once (K1)."""
+    options = {"kafka.bootstrap.servers": "h:1", "topic": "t", "kafka.transactional.id": "mine"}
+    once, least = (Sink(format="kafka", options=options, delivery=delivery) for delivery in (ONCE, LEAST))
+    assert found(lambda faults: check_kafka(least, "s", faults)) == []
+    ((path, problem, _),) = found(lambda faults: check_kafka(once, "s", faults))
+    assert (path, "transactional id" in problem) == ('s.options["kafka.transactional.id"]', True)
+
+
 def test_a_kafka_sink_needs_its_servers_and_has_no_path() -> None:
     """J4"""
     sink = Sink(format="kafka", path="/x")
@@ -186,8 +196,7 @@ def test_a_kafka_sink_needs_its_servers_and_has_no_path() -> None:
     ]
 
 
-NOT_HELD = "leave it out; parquet, jdbc and a python class that stages and commits are exactly-once"
-BY_A_KEY = "leave it out, and let readers drop rows that they know by a key; parquet, jdbc and a python class that"
+NOT_HELD = "leave it out; parquet, jdbc, kafka and a python class that stages and commits are exactly-once"
 
 
 @pytest.mark.parametrize(
@@ -216,9 +225,9 @@ BY_A_KEY = "leave it out, and let readers drop rows that they know by a key; par
             for name, hint in (
                 ("console", NOT_HELD),
                 ("collect", NOT_HELD),
-                ("kafka", f"{BY_A_KEY} stages and commits are exactly-once"),
             )
         ),
+        (EXACT, Sink(format="kafka", delivery=ONCE), []),
         (EXACT, Sink(python="a:B", delivery=ONCE), []),
     ],
     ids=["files", "nothing asked", "by key", "loose", "console", "collect", "kafka", "python"],

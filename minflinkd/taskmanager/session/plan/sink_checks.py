@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import BinaryType, StringType
 
 from minflinkd.jobgraph.delivery import delivery_of, key_of
 from minflinkd.jobgraph.model import Delivery, Sink
@@ -55,6 +56,10 @@ def check_rows(session: Session, sink: Sink, frame: DataFrame) -> None:
         if "value" not in columns:
             hint = "SELECT CAST(carrier AS STRING) AS key, to_json(struct(*)) AS value FROM ..."
             raise UnfitSink(f"a kafka sink writes a column `value`, but gets {', '.join(columns)}", hint=hint)
+        for name in ("key", "value"):
+            if name in columns and not isinstance(kind := frame.schema[name].dataType, StringType | BinaryType):
+                hint = f"CAST({name} AS STRING) AS {name}, or to_json(struct(*)) AS {name}"
+                raise UnfitSink(f"a kafka sink writes texts or bytes, but `{name}` is {kind.simpleString()}", hint=hint)
         if "topic" not in columns and not sink.options.get("topic"):
             raise UnfitSink("the kafka sink has no topic", hint="options: {topic: out}, or a column `topic`")
     missing = [name for name in (*key_of(sink), *sink.partition_by) if name not in columns]

@@ -92,7 +92,12 @@ class RunningQuery:
         self._look_at = 0.0  # monotonic
         self.resting: Future[None] | None = None  # in tests of jobs, see `stepping`
         self._snapshots = Snapshotter(
-            self.checkpoint, built.plan.operators, built.channels, built.sinks.ledgers, ending.over.is_set
+            self.checkpoint,
+            built.plan.operators,
+            built.channels,
+            built.sinks.ledgers,
+            ending.over.is_set,
+            Path(built.request.directory),
         )
         output = built.request.output
         self.batches = MicroBatches(

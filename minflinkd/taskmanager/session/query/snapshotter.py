@@ -17,14 +17,18 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child.protocol import SnapshotFailed, SnapshotFile, SnapshotTaken, TakeSnapshot
 from minflinkd.taskmanager.exchange.channels import UNREAD, WATERMARK, CheckpointEnded, CutState, TaskChannels
 from minflinkd.taskmanager.exchange.log import ExchangeDamaged
+from minflinkd.taskmanager.placing import link_or_copy
 from minflinkd.taskmanager.session.state import snapshot
 from minflinkd.taskmanager.session.state.ledger import Ledger
+
+_LOOKS, _PAUSE = 100, 0.02  # for files of a sink whose commit has not been noted yet; seconds
 
 
 class Snapshotter:
     """Takes snapshots of one attempt. Thread-safe.
 
-    `checkpoint`: Spark's directory of the query. `ended`: whether the query will reach no further boundary.
+    `checkpoint`: Spark's directory of the query. `ended`: whether the query will reach no further boundary. `staged`:
+    the directory of the files that sinks have staged for snapshots.
     """
 
     def __init__(
@@ -34,12 +38,14 @@ class Snapshotter:
         channels: TaskChannels,
         ledgers: Sequence[Ledger],
         ended: Callable[[], bool],
+        staged: Path,
     ) -> None:
         self._checkpoint = checkpoint
         self._operators = operators
         self._channels = channels
         self._ledgers = ledgers
         self._ended = ended
+        self._staged = staged
         self._lock = threading.Lock()
         self._taken: dict[int, int] = {}  # checkpoint -> micro-batch, not confirmed yet
         self._aborted: set[int] = set()
@@ -53,18 +59,19 @@ class Snapshotter:
         unread = target.with_name(f"{target.name}.{UNREAD}")
         try:
             taken = self._take(request, target, unread)
+            with self._lock:
+                self._taken[number] = taken.batch_id
+            reach(CrashPoint.SYNC)
+            return with_staged(taken, number, self._ledgers, self._staged, target)
         except (CheckpointEnded, ExchangeDamaged, SnapshotFailed, OSError) as error:
             self._channels.abort(number)
+            with self._lock:
+                self._taken.pop(number, None)
             for directory in (unread, target):
                 shutil.rmtree(directory, ignore_errors=True)
             if isinstance(error, SnapshotFailed):
                 raise
             raise SnapshotFailed(f"checkpoint {number}: {error}") from error
-        reach(CrashPoint.SYNC)
-        with self._lock:
-            self._taken[number] = taken.batch_id
-        covered = tuple(ledger.cover(number, taken.batch_id) for ledger in self._ledgers)
-        return msgspec.structs.replace(taken, transactions=covered)
 
     def _take(self, request: TakeSnapshot, target: Path, unread: Path) -> SnapshotTaken:
         began = time.monotonic()
@@ -151,6 +158,32 @@ class Snapshotter:
             raise SnapshotFailed(f"checkpoint {request.checkpoint_id} was aborted")
         if time.monotonic() > deadline:
             raise SnapshotFailed(f"{what} within {request.timeout:g} s")
+
+
+def with_staged(
+    taken: SnapshotTaken, number: int, ledgers: Sequence[Ledger], staged: Path, target: Path
+) -> SnapshotTaken:
+    """Add what the sinks have staged: their transactions, and the files below `staged` that hold rows of them.
+
+    Raises SnapshotFailed, and OSError for disk errors.
+    """
+    placed: dict[str, SnapshotFile] = {}
+    for _ in range(_LOOKS):
+        covered = tuple(ledger.cover(number, taken.batch_id) for ledger in ledgers)
+        needed = sorted({path for each in covered for token in each.tokens for path in token.files})
+        try:
+            for path in needed:
+                if path not in placed:
+                    (target / path).parent.mkdir(parents=True, exist_ok=True)
+                    placed[path] = SnapshotFile(path, link_or_copy(staged / path, target / path))
+        except FileNotFoundError:  # it has just been committed, and its ledger is about to forget it
+            time.sleep(_PAUSE)
+            continue
+        for path in placed.keys() - set(needed):
+            (target / path).unlink()
+        held = (placed[path] for path in needed)
+        return msgspec.structs.replace(taken, transactions=covered, files=(*taken.files, *held))
+    raise SnapshotFailed(f"checkpoint {number}: files that a sink has staged are gone: {', '.join(needed[:3])}")
 
 
 def _save_watermark(target: Path, watermark_ms: int) -> SnapshotFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -57,6 +58,17 @@ class TwoPhase(Protocol):
     # close() is optional: called last, if the attempt has ended normally
 
 
+class HeldInSnapshots(TwoPhase):
+    """Has no place of its own for what it stages. Its files become part of the snapshots that cover them (C11)."""
+
+    @abstractmethod
+    def files(self, token: Any) -> tuple[str, ...]:
+        """Return the paths, below the attempt's directory, of the files that hold a token's rows.
+
+        In a snapshot they have the same paths. They never change, and are deleted only once they are committed.
+        """
+
+
 class CommittingSink:
     """Records the tokens of a sink that commits by itself. One transaction of it is committed at a time."""
 
@@ -72,7 +84,8 @@ class CommittingSink:
         staged = self._inner.stage(frame, epoch)
         if staged is not None:
             assert self.ledger is not None
-            self.ledger.stage(epoch, tokens=(StagedToken(self._attempt_id, epoch, self._text(staged)),))
+            held = self._inner.files(staged) if isinstance(self._inner, HeldInSnapshots) else ()
+            self.ledger.stage(epoch, tokens=(StagedToken(self._attempt_id, epoch, self._text(staged), held),))
 
     def commit(self, transaction: SinkTransaction) -> None:
         if transaction.tokens:

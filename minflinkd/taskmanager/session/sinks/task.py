@@ -26,6 +26,7 @@ from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink
 from minflinkd.taskmanager.session.sinks.collect import CollectSink
 from minflinkd.taskmanager.session.sinks.files import FilesSink
 from minflinkd.taskmanager.session.sinks.jdbc import StagedRows, Staging, UpsertSink
+from minflinkd.taskmanager.session.sinks.kafka import StagedRecords
 from minflinkd.taskmanager.session.sinks.writer import ConsoleSink, PythonSink, WriterSink
 from minflinkd.taskmanager.session.spark.failures import batch_failure, hidden
 from minflinkd.taskmanager.session.spark.session import Session
@@ -206,6 +207,9 @@ def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: 
         if key_of(sink):
             return UpsertSink(staging, sink)
         return CommittingSink(vertex.id, job_id, attempt_id, StagedRows(staging))
+    if sink.format == "kafka" and delivery_of(sink) is Delivery.EXACTLY_ONCE:
+        records = StagedRecords(session, sink, job_id, vertex.id, attempt_id, request.directory)
+        return CommittingSink(vertex.id, job_id, attempt_id, records)
     if sink.format == "collect":
         return CollectSink(sink, plan.output_mode)
     if sink.format == "console":

@@ -1,0 +1,285 @@
+"""Writes rows to Kafka exactly once: staged in the checkpoint, then published in a transaction with a mark (K1).
+
+A micro-batch is staged as Parquet files below the attempt's directory. They become part of each snapshot that covers
+them, so a restored attempt has them again. When the checkpoint is complete, one transaction writes their rows and the
+mark (`marks`), an offset of a consumer group of the sink's own. So rows and mark are there together, or neither.
+
+Two attempts may publish at the same time, if one only seems dead. A producer that opens fences the other one and aborts
+what it has left open. Only then is the mark read. Whoever is fenced opens again, reads the mark, and finds the rows
+published.
+
+A transaction cannot stay open until the checkpoint is complete: the broker aborts it after a time, and whenever its
+producer opens again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+import pyarrow
+import pyarrow.parquet
+import structlog
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+
+from minflinkd.jobgraph.model import Sink
+from minflinkd.runtime.crash_points import CrashPoint, reach
+from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.ids import AttemptId, JobId, VertexId
+from minflinkd.taskmanager.attempts.staging import waiting_directory
+from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots
+from minflinkd.taskmanager.session.sinks.marks import Mark, Part, latest, missing, transactions
+from minflinkd.taskmanager.session.spark import java_classes, local_files
+from minflinkd.taskmanager.session.spark.local_parquet import with_rows
+from minflinkd.taskmanager.session.spark.session import Session
+
+log = structlog.get_logger(__name__)
+
+MOST_ROWS: Final = 100_000  # of a transaction; a checkpoint with more of them is published in several
+_PUBLISHER: Final = "kafka/KafkaPublisher.java"
+_PREFIX: Final = "kafka."
+_FENCED: Final = frozenset({"ProducerFencedException", "InvalidProducerEpochException"})
+_BATCH: Final = 8_192  # rows that are read into memory at a time
+_TIMEOUT: Final = 60.0  # seconds, for the marks; the producer has limits of its own (max.block.ms, delivery.timeout.ms)
+
+
+class PublishingFailed(MinflinkError):
+    """Kafka did not take a transaction. The message is its client's. The rows stay staged, and it is tried again."""
+
+    code = "sink-kafka"
+    consequence = Consequence.RETRYABLE
+
+
+class StagedRowsGone(MinflinkError):
+    """Rows that a checkpoint covers are not published, and their files are gone."""
+
+    code = "sink-rows-gone"
+    consequence = Consequence.RETRYABLE
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """The token of a micro-batch. `files`: pairs of a name and its rows, in order. `id` is that of no other token."""
+
+    job: str
+    id: str
+    files: tuple[tuple[str, int], ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, rows in self.files)
+
+
+class StagedRecords(HeldInSnapshots):
+    """Two-phase: the records wait in the attempt's directory until the checkpoint that covers them is complete."""
+
+    def __init__(
+        self, session: Session, sink: Sink, job_id: JobId, vertex_id: VertexId, attempt_id: AttemptId, directory: str
+    ) -> None:
+        self._session = session
+        self._options = sink.options
+        self._job_id, self._sink, self._attempt_id = job_id, vertex_id, attempt_id
+        self._own = Path(waiting_directory(directory, vertex_id))
+        self._restored = Path(waiting_directory(f"{directory}/checkpoint", vertex_id))
+        self._publisher: _Publisher | None = None
+
+    def stage(self, batch: DataFrame, epoch: int) -> Any:
+        files = []
+        target = self._own / f".{epoch}-{uuid4().hex}"
+        records = as_records(batch, self._options.get("topic"))
+        records.write.options(**local_files.RAW).mode("error").parquet(f"file://{target}")
+        for file, rows in with_rows(sorted(target.glob("*.parquet"))):
+            name = f"{uuid4().hex}.parquet"
+            file.rename(self._own / name)
+            files.append((name, rows))
+        _remove(target)
+        if not files:
+            return None
+        token = Staged(job=self._job_id, id=f"{self._attempt_id}-{epoch}-{uuid4().hex[:8]}", files=tuple(files))
+        return msgspec.to_builtins(token)
+
+    def files(self, token: Any) -> tuple[str, ...]:
+        """Return the paths, below the attempt's directory and in a snapshot, of the files that hold a token's rows."""
+        return tuple(f"{waiting_directory('', self._sink)[1:]}/{name}" for name, _ in _staged(token).files)
+
+    def commit(self, checkpoint_id: int, tokens: list[Any]) -> None:
+        """Publish the rows that are not published yet. Raises PublishingFailed, StagedRowsGone."""
+        found = [_staged(token) for token in tokens]
+        for job_id in dict.fromkeys(token.job for token in found):  # those of a savepoint of another job come first
+            self._publish(job_id, checkpoint_id, [token for token in found if token.job == job_id])
+        self._discard(found)
+
+    def abort(self, tokens: list[Any] | None) -> None:
+        """Discard what was staged. Earlier attempts had directories of their own, which go with them."""
+        self._discard([_staged(token) for token in tokens or ()])
+
+    def close(self) -> None:
+        self._close_publisher()
+
+    def _publish(self, job_id: str, checkpoint_id: int, tokens: Sequence[Staged]) -> None:
+        name = f"minflinkd.{job_id}.{self._sink}"
+        try:
+            try:
+                self._publish_as(name, checkpoint_id, tokens)
+            except Py4JJavaError as error:
+                if not _is_fenced(error):
+                    raise
+                log.info("another attempt has published", sink=self._sink, checkpoint=checkpoint_id)
+                self._close_publisher()
+                self._publish_as(name, checkpoint_id, tokens)
+        except BaseException as error:
+            self._close_publisher()  # the next one reads the mark, and knows whether the transaction was committed
+            if isinstance(error, Py4JJavaError):
+                hint = "the rows stay staged, and it is tried again; are the brokers up, and may this user write?"
+                said = f"Kafka did not take the rows of sink {self._sink}: {_said(error)}"
+                raise PublishingFailed(said, hint=hint) from error
+            raise
+
+    def _publish_as(self, name: str, checkpoint_id: int, tokens: Sequence[Staged]) -> None:
+        if self._publisher is None or self._publisher.name != name:
+            self._close_publisher()
+            self._own.mkdir(parents=True, exist_ok=True)
+            self._publisher = _Publisher(self._new_producer(name), name, self._own)
+        publisher = self._publisher
+        parts = missing(publisher.mark, checkpoint_id, [(token.id, token.rows) for token in tokens])
+        by_id = {token.id: token for token in tokens}
+        for transaction in transactions(parts, MOST_ROWS):
+            publisher.publish(checkpoint_id, transaction, lambda part: self._batches(by_id[part.token], part))
+
+    def _new_producer(self, name: str) -> Any:
+        settings = self._session.jvm.java.util.HashMap()
+        for key, value in client_settings(self._options).items():
+            settings.put(key, value)
+        return java_classes.make(self._session.spark, _PUBLISHER, settings, name, round(_TIMEOUT * 1000))
+
+    def _batches(self, token: Staged, part: Part) -> Iterator[pyarrow.RecordBatch]:
+        """Yield the rows of a part, in order."""
+        skip, left = part.skip, part.rows
+        for name, rows in token.files:
+            if skip >= rows:
+                skip -= rows
+                continue
+            with pyarrow.parquet.ParquetFile(self._place(name)) as file:
+                for batch in file.iter_batches(_BATCH):
+                    piece = batch.slice(min(skip, len(batch)), left)
+                    skip = max(0, skip - len(batch))
+                    left -= len(piece)
+                    if len(piece):
+                        yield piece
+            if not left:
+                return
+
+    def _place(self, name: str) -> Path:
+        for place in (self._own / name, self._restored / name):
+            if place.exists():
+                return place
+        raise StagedRowsGone(
+            f"sink {self._sink}: a checkpoint covers the rows in {name}, which are not published, but the file is gone",
+            hint="did anything else delete files in the TaskManager's directory? The job restarts from its checkpoint",
+        )
+
+    def _discard(self, tokens: Sequence[Staged]) -> None:
+        for token in tokens:
+            for name, _ in token.files:
+                (self._own / name).unlink(missing_ok=True)
+
+    def _close_publisher(self) -> None:
+        if self._publisher is not None:
+            self._publisher.close()
+            self._publisher = None
+
+
+class _Publisher:
+    """A producer that nobody else has open, and the mark of what is published."""
+
+    def __init__(self, producer: Any, name: str, directory: Path) -> None:
+        """`directory`: for rows on their way to the JVM."""
+        self.name = name
+        self._java = producer
+        self._directory = directory
+        try:
+            self.mark = latest(str(self._java.marks()).splitlines())
+        except BaseException:
+            self.close()
+            raise
+
+    def publish(
+        self, checkpoint_id: int, parts: Sequence[Part], batches: Callable[[Part], Iterable[pyarrow.RecordBatch]]
+    ) -> None:
+        """Publish the rows of `parts` and the mark that says so in one transaction."""
+        topic = ""  # the mark may be in any topic that there is
+        self._java.begin()
+        for part in parts:
+            for batch in batches(part):
+                with tempfile.NamedTemporaryFile(dir=self._directory, suffix=".arrow") as file:
+                    with pyarrow.ipc.new_stream(file, batch.schema) as writer:
+                        writer.write_batch(batch)
+                    file.flush()
+                    topic = str(self._java.send(file.name))
+        last = parts[-1]
+        number = 1 if self.mark is None else self.mark.number + 1
+        mark = Mark(number=number, checkpoint=checkpoint_id, token=last.token, rows=last.skip + last.rows)
+        reach(CrashPoint.SINK_SENT)
+        self._java.commit(topic, checkpoint_id, mark.encode())
+        reach(CrashPoint.SINK_WRITTEN)
+        self.mark = mark
+
+    def close(self) -> None:
+        try:
+            self._java.close()
+        except Py4JJavaError as error:
+            log.info("a Kafka producer did not close", id=self.name, error=_said(error))
+
+
+def client_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of Kafka's client among the options of a sink: those that begin with `kafka.`."""
+    return {name[len(_PREFIX) :]: value for name, value in options.items() if name.startswith(_PREFIX)}
+
+
+def as_records(rows: DataFrame, topic: str | None) -> DataFrame:
+    """Return the columns of Kafka's records, as Spark's own sink takes them. `topic`: for all rows.
+
+    A row without a topic fails the micro-batch, before anything is staged.
+    """
+    there = set(rows.columns)
+    where = F.lit(topic) if topic else F.col("topic").cast("string")
+    given = F.when(where.isNull(), F.raise_error("a row for Kafka has no topic")).otherwise(where)
+    columns = [given.alias("topic"), F.col("value").cast("binary").alias("value")]
+    columns += [F.col("key").cast("binary").alias("key")] if "key" in there else []
+    columns += [F.col("headers")] if "headers" in there else []
+    columns += [F.col("partition").cast("int").alias("partition")] if "partition" in there else []
+    return rows.select(*columns)
+
+
+def _staged(token: Any) -> Staged:
+    return msgspec.convert(token, Staged)
+
+
+def _said(error: Py4JJavaError) -> str:
+    """Return the client's own message."""
+    exception = _cause(error)
+    return str(exception.getMessage() or exception.toString())
+
+
+def _is_fenced(error: Py4JJavaError) -> bool:
+    """Whether a producer with the same id has opened since."""
+    return str(_cause(error).getClass().getSimpleName()) in _FENCED
+
+
+def _cause(error: Py4JJavaError) -> Any:
+    """Return the first cause. Errors of records come wrapped, as those of another thread."""
+    exception = error.java_exception
+    while (cause := exception.getCause()) is not None:
+        exception = cause
+    return exception
+
+
+def _remove(directory: Path) -> None:
+    for file in directory.iterdir():
+        file.unlink()
+    directory.rmdir()

@@ -1,0 +1,160 @@
+"""The kafka sink, exactly once, with a real broker: staged in the snapshot, and published in transactions (K1)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minflinkd.jobgraph.model import Delivery, Vertex
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.taskmanager.child import protocol as p
+from tests.servers.apache_kafka import ApacheKafka, Read
+from tests.spark.session_child import Child, job, rate, sql, task
+from tests.spark.test_session_sinks import restored, sink
+from tests.spark.test_session_snapshots import snapshot
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+ROWS = """
+SELECT CAST(value % 7 AS STRING) AS key, CAST(value AS STRING) AS value, CAST(value % 2 AS INT) AS partition,
+       array(named_struct('key', 'source', 'value', CAST('rate' AS BINARY))) AS headers
+FROM numbers
+"""
+
+
+@pytest.fixture
+def child(connected: Child) -> Child:
+    return connected
+
+
+def to_topic(kafka: ApacheKafka, topic: str, **options: str) -> Vertex:
+    options = {"kafka.bootstrap.servers": kafka.address, "topic": topic} | options
+    return sink("rows", format="kafka", options=options, delivery=Delivery.EXACTLY_ONCE)
+
+
+async def read(kafka: ApacheKafka, topic: str) -> list[Read]:
+    return await asyncio.to_thread(kafka.records, topic)
+
+
+async def values(kafka: ApacheKafka, topic: str) -> list[int]:
+    return sorted(int(record.value) for record in await read(kafka, topic))
+
+
+async def test_rows_appear_with_their_checkpoint_and_once(child: Child, apache_kafka: ApacheKafka) -> None:
+    """Rows are part of each snapshot until a transaction has written them. A repeated commit changes nothing (K1)."""
+    await apache_kafka.create_topic("once")
+    query = task(rate(10), sql("rows", ROWS, "numbers"), to_topic(apache_kafka, "once"))
+    attempt = await child.run(job(), query)
+    await child.batches(attempt, 2)
+    first, files = await snapshot(child, attempt, 1)
+    staged = [file for each in first.transactions for token in each.tokens for file in token.files]
+    assert len(staged) >= 3
+    assert all((files / path).is_file() for path in staged)
+    assert set(staged) <= {file.path for file in first.files}
+    assert await values(apache_kafka, "once") == []
+    for _ in range(2):
+        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1))
+    records = await read(apache_kafka, "once")
+    assert sorted(int(record.value) for record in records) == list(range(10 * (first.batch_id + 1)))
+    assert all(record.headers == (("source", b"rate"),) for record in records)
+    assert all(
+        (int(record.key or "x"), record.partition) == (int(record.value) % 7, int(record.value) % 2)
+        for record in records
+    )
+    for partition in (0, 1):
+        in_order = [int(record.value) for record in records if record.partition == partition]
+        assert in_order == sorted(in_order)
+    await child.batches(attempt, first.batch_id + 2)
+    second, _ = await snapshot(child, attempt, 2)
+    assert not {*staged} & {file.path for file in second.files}, "what is published is in no snapshot any more"
+    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=2))
+    await child.batches(attempt, second.batch_id + 2)
+    await child.stop(attempt)
+    assert await values(apache_kafka, "once") == list(range(10 * (second.batch_id + 1)))
+
+
+async def test_a_restore_publishes_what_it_owes_beside_an_attempt_that_runs_on(
+    child: Child, apache_kafka: ApacheKafka
+) -> None:
+    """Neither an attempt that only seems dead nor a late commit writes a row twice: one fences the other (K1, J13)."""
+    await apache_kafka.create_topic("restored")
+    context = job()
+    query = task(rate(10), sql("rows", ROWS, "numbers"), to_topic(apache_kafka, "restored"))
+    attempt = await child.run(context, query)
+    for checkpoint_id in range(1, 4):
+        await child.batches(attempt, 2)
+        taken, files = await snapshot(child, attempt, checkpoint_id)
+        await child.batches(attempt, taken.batch_id + 1)
+        following = await child.run(context, query, **await restored(child, taken, files, checkpoint_id))
+        assert await values(apache_kafka, "restored") == list(range(10 * (taken.batch_id + 1)))
+        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id))
+        await child.stop(attempt)
+        await child.batches(following, taken.batch_id + 2)
+        attempt = following
+    last, _ = await snapshot(child, attempt, 4)
+    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=4))
+    await child.stop(attempt)
+    assert await values(apache_kafka, "restored") == list(range(10 * (last.batch_id + 1)))
+
+
+async def test_a_checkpoint_that_is_larger_than_a_transaction_is_published_in_several(
+    child: Child, apache_kafka: ApacheKafka
+) -> None:
+    """Each transaction ends in the middle of a micro-batch, and the next one goes on there (K1)."""
+    await apache_kafka.create_topic("large")
+    query = task(rate(70_000), sql("rows", ROWS, "numbers"), to_topic(apache_kafka, "large"))
+    attempt = await child.run(job(), query)
+    await child.batches(attempt, 3)
+    taken, _ = await snapshot(child, attempt, 1)
+    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1))
+    await child.stop(attempt)
+    assert await values(apache_kafka, "large") == list(range(70_000 * (taken.batch_id + 1)))
+
+
+async def test_rows_wait_while_the_broker_is_away(child: Child, apache_kafka: ApacheKafka) -> None:
+    """Micro-batches go on, and so do checkpoints. The rows of all of them are published when it is back (K1, S4)."""
+    await apache_kafka.create_topic("away")
+    patience = {"kafka.max.block.ms": "2000", "kafka.delivery.timeout.ms": "2000", "kafka.request.timeout.ms": "1000"}
+    query = task(rate(10), sql("rows", ROWS, "numbers"), to_topic(apache_kafka, "away", **patience))
+    attempt = await child.run(job(), query)
+    await child.batches(attempt, 1)
+    await snapshot(child, attempt, 1)
+    await apache_kafka.kill()
+    with pytest.raises(MinflinkError, match="Kafka did not take the rows of sink out: Timeout") as refused:
+        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1))
+    assert (refused.value.info().code, refused.value.info().consequence) == ("sink-kafka", "retryable")
+    await child.batches(attempt, 4)
+    taken, _ = await snapshot(child, attempt, 2)
+    await apache_kafka.restart()
+    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=2))
+    await child.stop(attempt)
+    assert await values(apache_kafka, "away") == list(range(10 * (taken.batch_id + 1)))
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("value", "a kafka sink writes texts or bytes, but `value` is bigint"),
+        ("CAST(value AS STRING) AS value, value AS key", "a kafka sink writes texts or bytes, but `key` is bigint"),
+    ],
+)
+async def test_rows_that_are_no_records_are_a_fault_before_the_start(
+    child: Child, apache_kafka: ApacheKafka, row: str, problem: str
+) -> None:
+    """Spark says it only when it writes them, and then with its own words (J4)."""
+    query = task(rate(10), sql("rows", f"SELECT {row} FROM numbers", "numbers"), to_topic(apache_kafka, "never"))
+    (fault,) = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(query,)))).faults
+    assert fault.problem == problem
+
+
+async def test_a_row_without_a_topic_fails_before_anything_is_staged(child: Child, apache_kafka: ApacheKafka) -> None:
+    """The others of its micro-batch would be published without it (K1)."""
+    await apache_kafka.create_topic("some")
+    row = "SELECT CAST(value AS STRING) AS value, CASE WHEN value < 15 THEN 'some' END AS topic FROM numbers"
+    options = {"kafka.bootstrap.servers": apache_kafka.address}
+    out = sink("rows", format="kafka", options=options, delivery=Delivery.EXACTLY_ONCE)
+    attempt = await child.run(job(), task(rate(10), sql("rows", row, "numbers"), out))
+    with pytest.raises(AssertionError, match="a row for Kafka has no topic"):
+        await child.batches(attempt, 1)
+    assert await values(apache_kafka, "some") == []
