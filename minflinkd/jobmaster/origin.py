@@ -92,7 +92,7 @@ class Origin:
         }
 
     def at_checkpoint(self, origin: External) -> Start:
-        """Start at the checkpoint's offsets, with the logs of its file sources and nothing else of it."""
+        """Start at the checkpoint's offsets, with the logs of its file sources and what its sinks owe: no state."""
         snapshots = origin.checkpoint.tasks
         own = {
             name: text
@@ -110,7 +110,9 @@ class Origin:
                 continue
             gone = tuple(t for t in owed if t.sink not in everywhere)  # refused where the sink is looked for
             restore = restores.get(task.id) or TaskRestore(checkpoint_id=0, snapshot=_nothing(task))
-            snapshot = copy(restore.snapshot, transactions=(*due, *gone))
+            held = {path for transaction in due for token in transaction.tokens for path in token.files}
+            rows = tuple(file for snapshot in snapshots for file in snapshot.files if file.path in held)
+            snapshot = copy(restore.snapshot, transactions=(*due, *gone), files=(*restore.snapshot.files, *rows))
             restores[task.id] = copy(restore, snapshot=snapshot, root=origin.root.uri)
         return Start(origin.directory.uri, restores, origin.checkpoint)
 

@@ -124,6 +124,18 @@ async def test_a_sink_commits_what_the_checkpoint_owes_and_a_missing_one_is_noti
         assert only(await start(tmp_path / "chk-3", "days", sink=sink)).snapshot.transactions == (owed,)
 
 
+async def test_rows_that_wait_in_the_checkpoint_come_with_what_a_sink_owes(tmp_path: Path) -> None:
+    """A kafka sink has no other place for them. State, and rows that nobody owes, are left (C26, K1)."""
+    owed = SinkTransaction(
+        job_id=OLD, sink="out", checkpoint_id=3, tokens=(StagedToken("0", 1, "{}", ("sinks/out/1.parquet",)),)
+    )
+    held = (*FILES, "sinks/out/1.parquet", "sinks/other/2.parquet")
+    read = snapshot("days", source(0, "days"), files=held, days=LOG % 1)
+    store(tmp_path, checkpoint(3, replace(read, transactions=(owed,))))
+    files = only(await start(tmp_path / "chk-3", "days")).snapshot.files
+    assert [file.path for file in files] == ["sources/0/0", "sources/0/1", "sinks/out/1.parquet"]
+
+
 async def test_what_was_kept_of_the_last_checkpoint_takes_its_place(tmp_path: Path) -> None:
     """The job has ended, and its checkpoints are deleted or older (C26)."""
     for number, directory in ((2, layout.checkpoint_directory(2)), (3, layout.SOURCE_LOGS)):
