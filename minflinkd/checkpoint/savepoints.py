@@ -63,6 +63,7 @@ async def write_savepoint(
         return physical_file_name(checkpoint.epoch, checkpoint.checkpoint_id, AttemptId(token), _WRITER, sequence)
 
     async with PhysicalFileWriter(target, file_name, max_file_size=max_file_size) as writer:
+        checkpoint = _without_published_rows(checkpoint)
         handles = await _copy(root, checkpoint, writer)
         names = await writer.commit()
         reach(CrashPoint.SAVEPOINT_COPIED)
@@ -82,6 +83,15 @@ async def verify(root: Location, checkpoint: CompletedCheckpoint) -> int:
         for _, data in await checked_segments(root, read):
             total += len(data)
     return total
+
+
+def _without_published_rows(checkpoint: CompletedCheckpoint) -> CompletedCheckpoint:
+    """Leave out the rows that sinks hold in the checkpoint (K1): a savepoint is written once they are published."""
+    tasks = []
+    for task in checkpoint.tasks:
+        held = {path for owed in task.transactions for token in owed.tokens for path in token.files}
+        tasks.append(replace(task, files=tuple(file for file in task.files if file.path not in held)))
+    return replace(checkpoint, tasks=tuple(tasks))
 
 
 def _reads(checkpoint: CompletedCheckpoint) -> list[RangedRead]:

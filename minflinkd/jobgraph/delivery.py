@@ -21,6 +21,18 @@ _COLLECT = {"rows": f"a whole number, from 1 to {MOST_COLLECTED}"}
 _CONSOLE = {"numRows": "a whole number, at least 1", "truncate": "true or false"}
 
 
+# What to do if Kafka has lost the mark that says what an exactly-once sink has published: an option of the sink.
+LOST_MARK, PUBLISH, SKIP = "lost-mark", "publish", "skip"
+
+# Options that an exactly-once kafka sink cannot have otherwise: name -> the values that fit, and why.
+_TRANSACTIONAL = {
+    "kafka.transactional.id": ((), "the transactional id is made of the job's id and the sink's name"),
+    "kafka.enable.idempotence": (("true",), "transactions need an idempotent producer"),
+    "kafka.acks": (("all", "-1"), "transactions need the acknowledgement of all replicas"),
+    LOST_MARK: ((SKIP, PUBLISH), "this says what to do with rows of which nobody knows whether they are published"),
+}
+
+
 def delivery_of(sink: Sink) -> Delivery:
     """Return what the sink guarantees if checkpoints are exactly-once."""
     if sink.python is not None or sink.format == "kafka":
@@ -104,9 +116,11 @@ def check_kafka(sink: Sink, path: str, faults: Faults) -> None:
         faults.add(path, f"a kafka sink needs the option {servers}", f"options: {{{servers}: 'host:9092', topic: out}}")
     if sink.path is not None:
         faults.add(at(path, "path"), "a kafka sink has no path", "options: {topic: out}")
-    if delivery_of(sink) is Delivery.EXACTLY_ONCE and (own := "kafka.transactional.id") in sink.options:
-        problem = "the transactional id of an exactly-once sink is made of the job's id and the sink's name"
-        faults.add(at(at(path, "options"), own), problem, "leave it out")
+    if delivery_of(sink) is not Delivery.EXACTLY_ONCE:
+        return
+    for name, (fits, problem) in _TRANSACTIONAL.items():
+        if (value := sink.options.get(name)) is not None and value.lower() not in fits and "${" not in value:
+            faults.add(at(at(path, "options"), name), problem, " or ".join(["leave it out", *fits]))
 
 
 def refused_mode(sink: Sink, mode: OutputMode) -> tuple[str, str] | None:

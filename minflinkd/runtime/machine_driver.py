@@ -78,16 +78,15 @@ class Timer:
         self._tick = tick
         self._changed = asyncio.Event()
         self._waits_for: float | None = None
-        self._latest = 0.0  # the latest time that anybody was given
+        self._ticked = 0.0  # when the last tick was due
 
     def now(self) -> float:
-        """Return the time for a step, in monotonic seconds. It never goes back.
+        """Return the time for a step, in monotonic seconds. It is never before a tick that has happened.
 
         A tick may be a moment early, and gets the time when it was due. If the next event got an earlier one, what has
         just become due would not be due for it.
         """
-        self._latest = max(self._latest, self._clock.monotonic())
-        return self._latest
+        return max(self._ticked, self._clock.monotonic())
 
     def changed(self) -> None:
         """The next due time may have changed. Most changes leave it as it is, and then nobody need wake up."""
@@ -103,7 +102,7 @@ class Timer:
                     await self._changed.wait()
             except TimeoutError:
                 # The timeout may fire slightly early. With a time before `due`, this loop would wait again and again.
-                self._latest = max(due or 0.0, self._latest)
+                self._ticked = due or 0.0
                 self._tick(self.now())
 
 

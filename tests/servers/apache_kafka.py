@@ -130,6 +130,12 @@ class ApacheKafka(Server):
         for created in admin.create_topics([NewTopic(name, partitions, 1)]).values():
             created.result(timeout=60)
 
+    def delete_group(self, group: str) -> None:
+        """Delete a consumer group with its offsets. Blocks."""
+        admin = self._admin()  # what it has not done yet is given up when it is collected
+        for deleted in admin.delete_consumer_groups([group]).values():
+            deleted.result(timeout=60)
+
     def produce(self, topic: str, records: Iterable[Record]) -> None:
         """Write the records. Return when the broker has them all. Blocks."""
         from confluent_kafka import Producer

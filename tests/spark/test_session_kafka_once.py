@@ -148,13 +148,89 @@ async def test_rows_that_are_no_records_are_a_fault_before_the_start(
     assert fault.problem == problem
 
 
-async def test_a_row_without_a_topic_fails_before_anything_is_staged(child: Child, apache_kafka: ApacheKafka) -> None:
-    """The others of its micro-batch would be published without it (K1)."""
-    await apache_kafka.create_topic("some")
-    row = "SELECT CAST(value AS STRING) AS value, CASE WHEN value < 15 THEN 'some' END AS topic FROM numbers"
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("CASE WHEN value < 15 THEN 'some' END AS topic", "a row for Kafka has no topic"),
+        ("'some' AS topic, CAST(8 - value AS INT) AS partition", "a row for Kafka has a negative partition"),
+        (
+            "'some' AS topic, repeat('k', CAST(value * 80000 AS INT)) AS key",
+            "a row for Kafka has more than 1047552 bytes",
+        ),
+        (
+            "'some' AS topic, array(named_struct('key', nullif('h', 'h'), 'value', CAST('v' AS BINARY))) AS headers",
+            "a row for Kafka has a header without a key",
+        ),
+    ],
+    ids=["no topic", "a negative partition", "too large", "a header without a key"],
+)
+async def test_a_row_that_kafka_would_refuse_fails_before_anything_is_staged(
+    child: Child, apache_kafka: ApacheKafka, row: str, problem: str
+) -> None:
+    """Found when it is published, it would keep back all rows after it (K1)."""
+    query = f"SELECT CAST(value AS STRING) AS value, {row} FROM numbers"
     options = {"kafka.bootstrap.servers": apache_kafka.address}
     out = sink("rows", format="kafka", options=options, delivery=Delivery.EXACTLY_ONCE)
-    attempt = await child.run(job(), task(rate(10), sql("rows", row, "numbers"), out))
-    with pytest.raises(AssertionError, match="a row for Kafka has no topic"):
-        await child.batches(attempt, 1)
-    assert await values(apache_kafka, "some") == []
+    attempt = await child.run(job(), task(rate(10), sql("rows", query, "numbers"), out))
+    with pytest.raises(AssertionError, match=problem):
+        await child.batches(attempt, 2)
+
+
+async def test_a_task_can_be_stopped_while_it_waits_for_the_broker(child: Child, apache_kafka: ApacheKafka) -> None:
+    """Otherwise its whole session would be ended, with the tasks of other jobs in it (B31, K1)."""
+    await apache_kafka.create_topic("stopped")
+    patience = {"kafka.max.block.ms": "60000", "kafka.delivery.timeout.ms": "100000"}
+    query = task(rate(10), sql("rows", ROWS, "numbers"), to_topic(apache_kafka, "stopped", **patience))
+    attempt = await child.run(job(), query)
+    for checkpoint_id in (1, 2):
+        await child.batches(attempt, 2 * checkpoint_id)
+        taken, files = await snapshot(child, attempt, checkpoint_id)
+        if checkpoint_id == 2:
+            await apache_kafka.kill()
+        committing = asyncio.create_task(
+            child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id)), name="commit"
+        )
+        if checkpoint_id == 1:
+            await committing
+    assert not (await asyncio.wait({committing}, timeout=1))[0], "it waits for the broker"
+    await child.stop(attempt)
+    with pytest.raises(MinflinkError, match="Kafka did not take the rows"):
+        await committing
+    await apache_kafka.restart()
+    following = await child.run(job(), query, **await restored(child, taken, files, 2))
+    await child.stop(following)
+    assert await values(apache_kafka, "stopped") == list(range(10 * (taken.batch_id + 1)))
+
+
+async def test_nobody_guesses_what_was_published_if_kafka_has_lost_the_mark(
+    child: Child, apache_kafka: ApacheKafka
+) -> None:
+    """The offsets of an idle group expire after some days. The user says whether the rows are there (K1)."""
+    await apache_kafka.create_topic("lost")
+    context = job()
+    query = task(rate(10), sql("rows", ROWS, "numbers"), to_topic(apache_kafka, "lost"))
+    attempt = await child.run(context, query)
+    done = 0
+    for checkpoint_id in (1, 2, 3):  # rows of the third were staged after the first mark was known
+        await child.batches(attempt, done + 2)
+        taken, files = await snapshot(child, attempt, checkpoint_id)
+        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id))
+        done = taken.batch_id
+    await child.stop(attempt)
+    there = list(range(10 * (taken.batch_id + 1)))
+    assert await values(apache_kafka, "lost") == there
+    await asyncio.to_thread(apache_kafka.delete_group, f"minflinkd.{context.job_id}.out")
+    with pytest.raises(MinflinkError, match="has lost its offsets, which say what sink out has published") as refused:
+        await child.run(context, query, **await restored(child, taken, files, 3))
+    assert (refused.value.info().code, refused.value.info().consequence) == ("sink-mark-lost", "fatal")
+    skips, publishes = (
+        task(rate(10), sql("rows", ROWS, "numbers"), to_topic(apache_kafka, "lost", **{"lost-mark": choice}))
+        for choice in ("skip", "publish")
+    )
+    await child.stop(await child.run(context, skips, **await restored(child, taken, files, 3)))
+    assert await values(apache_kafka, "lost") == there
+    for _ in range(2):  # it is known again what is published
+        await child.stop(await child.run(context, publishes, **await restored(child, taken, files, 3)))
+    twice = await values(apache_kafka, "lost")
+    assert sorted(set(twice)) == there
+    assert len(there) < len(twice) < 2 * len(there), "only what the last checkpoint covers came again"

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 SMALL = 256 * 1024  # bytes; smaller files are read whole
 _BATCH = CHUNK  # bytes of small files held in memory at a time
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_UNIQUE = re.compile(rf"state/.*{_UUID}.*\.(changelog|zip|sst|log)")
+_UNIQUE = re.compile(rf"state/.*{_UUID}.*\.(changelog|zip|sst|log)|sinks/.*/[0-9a-f]{{32}}\.parquet")
 
 Content = tuple[int, str]  # length and checksum
 

@@ -186,6 +186,26 @@ def test_the_transactional_id_of_an_exactly_once_sink_is_not_the_users() -> None
     assert (path, "transactional id" in problem) == ('s.options["kafka.transactional.id"]', True)
 
 
+@pytest.mark.parametrize(
+    ("option", "fits", "wrong"),
+    [
+        ("kafka.acks", "-1", "1"),
+        ("kafka.enable.idempotence", "true", "false"),
+        ("lost-mark", "skip", "perhaps"),
+        ("kafka.acks", "${acks}", "0"),
+    ],
+)
+def test_an_exactly_once_kafka_sink_refuses_options_with_which_it_would_not_be_one(
+    option: str, fits: str, wrong: str
+) -> None:
+    """Kafka's client would refuse them when the first rows are published (J4, K1)."""
+    options = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
+    place = f's.options["{option}"]' if "." in option else f"s.options.{option}"
+    for value, paths in ((fits, []), (wrong, [place])):
+        sink = Sink(format="kafka", options=options | {option: value}, delivery=ONCE)
+        assert [path for path, _, _ in found(lambda faults, sink=sink: check_kafka(sink, "s", faults))] == paths
+
+
 def test_a_kafka_sink_needs_its_servers_and_has_no_path() -> None:
     """J4"""
     sink = Sink(format="kafka", path="/x")

@@ -70,5 +70,5 @@ def test_a_file_that_is_gone_fails_the_snapshot(sink: Sink, tmp_path: Path, monk
     """Nobody could publish its rows after a restore. The job restarts from a checkpoint that has them."""
     (tmp_path / "staged" / sink.path(1)).unlink()
     monkeypatch.setattr(snapshotter.time, "sleep", lambda _: None)
-    with pytest.raises(SnapshotFailed, match=r"are gone: sinks/out/0\.parquet, sinks/out/1\.parquet"):
+    with pytest.raises(SnapshotFailed, match=r"are gone: sinks/out/1\.parquet$"):
         sink.snapshot()

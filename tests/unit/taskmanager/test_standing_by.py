@@ -153,14 +153,15 @@ async def test_without_new_rows_a_rehearsal_ends_all_the_same(world: World, chec
     await ready(world, request)
 
 
-async def test_nothing_is_kept_after_the_lease(world: World, checkpoints: Checkpoints) -> None:
+async def test_nothing_is_kept_after_the_lease(tmp_path: Path, checkpoints: Checkpoints) -> None:
     """The job stands by elsewhere, or has ended: its copies go, and the session may be replaced (R32)."""
-    request = checkpoints.standby(1)
-    await rehearse(world, request)
-    assert world.executor.core.keeps(JOB)
-    await asyncio.sleep(LEASE + 1.0)
-    assert not world.executor.core.keeps(JOB)
-    await until(lambda: world.snapshots.size() == 0, "no copies")
+    async with running(tmp_path) as world:  # in the test's own time: a fixture has that of the clock
+        request = checkpoints.standby(1)
+        await rehearse(world, request)
+        assert world.executor.core.keeps(JOB)
+        await asyncio.sleep(LEASE + 1.0)
+        assert not world.executor.core.keeps(JOB)
+        await until(lambda: world.snapshots.size() == 0, "no copies")
 
 
 async def test_a_deployment_of_the_job_ends_its_rehearsal(world: World, checkpoints: Checkpoints) -> None:

@@ -183,7 +183,8 @@ def with_staged(
             (target / path).unlink()
         held = (placed[path] for path in needed)
         return msgspec.structs.replace(taken, transactions=covered, files=(*taken.files, *held))
-    raise SnapshotFailed(f"checkpoint {number}: files that a sink has staged are gone: {', '.join(needed[:3])}")
+    gone = [path for path in needed if not (staged / path).exists()]
+    raise SnapshotFailed(f"checkpoint {number}: files that a sink has staged are gone: {', '.join(gone[:3])}")
 
 
 def _save_watermark(target: Path, watermark_ms: int) -> SnapshotFile:

@@ -65,8 +65,12 @@ class HeldInSnapshots(TwoPhase):
     def files(self, token: Any) -> tuple[str, ...]:
         """Return the paths, below the attempt's directory, of the files that hold a token's rows.
 
-        In a snapshot they have the same paths. They never change, and are deleted only once they are committed.
+        In a snapshot they have the same paths. They never change, and are deleted once they are committed or discarded.
         """
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """The attempt ends: let a commit fail soon that another thread is waiting for."""
 
 
 class CommittingSink:
@@ -100,6 +104,11 @@ class CommittingSink:
         assert self.ledger is not None
         if tokens := self.ledger.beyond(batch_id):
             self._inner.abort(_values(tokens))
+
+    def interrupt(self) -> None:
+        """End a commit that another thread is waiting for, if the sink can."""
+        if isinstance(self._inner, HeldInSnapshots):
+            self._inner.interrupt()
 
     def close(self) -> None:
         if callable(close := getattr(self._inner, "close", None)):

@@ -14,6 +14,7 @@ producer opens again.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,14 +29,17 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
+from minflinkd.jobgraph.delivery import LOST_MARK, PUBLISH, SKIP
 from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import AttemptId, JobId, VertexId
 from minflinkd.taskmanager.attempts.staging import waiting_directory
+from minflinkd.taskmanager.session.plan.sink_checks import HEADERS
 from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots
 from minflinkd.taskmanager.session.sinks.marks import Mark, Part, latest, missing, transactions
 from minflinkd.taskmanager.session.spark import java_classes, local_files
+from minflinkd.taskmanager.session.spark.failures import hidden
 from minflinkd.taskmanager.session.spark.local_parquet import with_rows
 from minflinkd.taskmanager.session.spark.session import Session
 
@@ -44,9 +48,16 @@ log = structlog.get_logger(__name__)
 MOST_ROWS: Final = 100_000  # of a transaction; a checkpoint with more of them is published in several
 _PUBLISHER: Final = "kafka/KafkaPublisher.java"
 _PREFIX: Final = "kafka."
-_FENCED: Final = frozenset({"ProducerFencedException", "InvalidProducerEpochException"})
+
+_FENCED: Final = frozenset(
+    {"ProducerFencedException", "InvalidProducerEpochException", "InvalidPidMappingException"}  # the last: it expired
+)
 _BATCH: Final = 8_192  # rows that are read into memory at a time
-_TIMEOUT: Final = 60.0  # seconds, for the marks; the producer has limits of its own (max.block.ms, delivery.timeout.ms)
+_TIMEOUT: Final = 10.0  # seconds, to read the marks
+# A task that is stopped must not wait for brokers that are away for longer than task.cancellation.timeout. In ms.
+_PATIENCE: Final = {"max.block.ms": "10000", "request.timeout.ms": "8000", "delivery.timeout.ms": "15000"}
+_LARGEST: Final = 1_048_576  # bytes of a record: the client's default for max.request.size
+_OVERHEAD: Final = 1_024  # bytes of a request beside key and value; headers are small
 
 
 class PublishingFailed(MinflinkError):
@@ -63,12 +74,23 @@ class StagedRowsGone(MinflinkError):
     consequence = Consequence.RETRYABLE
 
 
+class MarkLost(MinflinkError):
+    """Kafka does not have the mark that says which rows are published."""
+
+    code = "sink-mark-lost"
+    consequence = Consequence.FATAL
+
+
 class Staged(msgspec.Struct, frozen=True):
-    """The token of a micro-batch. `files`: pairs of a name and its rows, in order. `id` is that of no other token."""
+    """The token of a micro-batch. `files`: pairs of a name and its rows, in order. `id` is that of no other token.
+
+    `mark` is the number of the latest mark that was known when the rows were staged; 0: none.
+    """
 
     job: str
     id: str
     files: tuple[tuple[str, int], ...]
+    mark: int = 0
 
     @property
     def rows(self) -> int:
@@ -84,14 +106,16 @@ class StagedRecords(HeldInSnapshots):
         self._session = session
         self._options = sink.options
         self._job_id, self._sink, self._attempt_id = job_id, vertex_id, attempt_id
+        self._largest = int(sink.options.get("kafka.max.request.size", _LARGEST)) - _OVERHEAD
         self._own = Path(waiting_directory(directory, vertex_id))
         self._restored = Path(waiting_directory(f"{directory}/checkpoint", vertex_id))
         self._publisher: _Publisher | None = None
+        self._mark = 0  # number of the latest mark of this job
 
     def stage(self, batch: DataFrame, epoch: int) -> Any:
         files = []
         target = self._own / f".{epoch}-{uuid4().hex}"
-        records = as_records(batch, self._options.get("topic"))
+        records = as_records(batch, self._options.get("topic"), self._largest)
         records.write.options(**local_files.RAW).mode("error").parquet(f"file://{target}")
         for file, rows in with_rows(sorted(target.glob("*.parquet"))):
             name = f"{uuid4().hex}.parquet"
@@ -100,7 +124,8 @@ class StagedRecords(HeldInSnapshots):
         _remove(target)
         if not files:
             return None
-        token = Staged(job=self._job_id, id=f"{self._attempt_id}-{epoch}-{uuid4().hex[:8]}", files=tuple(files))
+        name = f"{self._attempt_id}-{epoch}-{uuid4().hex[:8]}"
+        token = Staged(job=self._job_id, id=name, files=tuple(files), mark=self._mark)
         return msgspec.to_builtins(token)
 
     def files(self, token: Any) -> tuple[str, ...]:
@@ -108,7 +133,7 @@ class StagedRecords(HeldInSnapshots):
         return tuple(f"{waiting_directory('', self._sink)[1:]}/{name}" for name, _ in _staged(token).files)
 
     def commit(self, checkpoint_id: int, tokens: list[Any]) -> None:
-        """Publish the rows that are not published yet. Raises PublishingFailed, StagedRowsGone."""
+        """Publish the rows that are not published yet. Raises PublishingFailed, MarkLost, StagedRowsGone."""
         found = [_staged(token) for token in tokens]
         for job_id in dict.fromkeys(token.job for token in found):  # those of a savepoint of another job come first
             self._publish(job_id, checkpoint_id, [token for token in found if token.job == job_id])
@@ -117,6 +142,13 @@ class StagedRecords(HeldInSnapshots):
     def abort(self, tokens: list[Any] | None) -> None:
         """Discard what was staged. Earlier attempts had directories of their own, which go with them."""
         self._discard([_staged(token) for token in tokens or ()])
+        if tokens is None:  # everything that was restored is published
+            shutil.rmtree(self._restored, ignore_errors=True)
+
+    def interrupt(self) -> None:
+        """End a commit that another thread is waiting for."""
+        if (publisher := self._publisher) is not None:
+            publisher.close()
 
     def close(self) -> None:
         self._close_publisher()
@@ -144,16 +176,34 @@ class StagedRecords(HeldInSnapshots):
         if self._publisher is None or self._publisher.name != name:
             self._close_publisher()
             self._own.mkdir(parents=True, exist_ok=True)
-            self._publisher = _Publisher(self._new_producer(name), name, self._own)
+            self._publisher = _Publisher(self._new_producer(name), name, self._own, self._options.get("topic"))
         publisher = self._publisher
+        known = max((token.mark for token in tokens), default=0)
+        if known > publisher.number and self._is_to_skip(name):
+            return
+        publisher.number = max(known, publisher.number)
         parts = missing(publisher.mark, checkpoint_id, [(token.id, token.rows) for token in tokens])
         by_id = {token.id: token for token in tokens}
         for transaction in transactions(parts, MOST_ROWS):
             publisher.publish(checkpoint_id, transaction, lambda part: self._batches(by_id[part.token], part))
+        if all(token.job == self._job_id for token in tokens):
+            self._mark = publisher.number
+
+    def _is_to_skip(self, name: str) -> bool:
+        """Whether rows count as published whose mark is lost. Raises MarkLost if the job does not say it."""
+        if (choice := self._options.get(LOST_MARK)) is not None:
+            log.warning("the mark of a sink is lost", sink=self._sink, group=name, choice=choice)
+            return choice == SKIP
+        raise MarkLost(
+            f"the consumer group {name} has lost its offsets, which say what sink {self._sink} has published: they "
+            "were deleted, with the group or its topic, or they have expired",
+            hint="are the rows of the last checkpoint in the topic? Then start the job with the option "
+            f"{LOST_MARK}: {SKIP} of this sink; if they are missing, with {LOST_MARK}: {PUBLISH}",
+        )
 
     def _new_producer(self, name: str) -> Any:
         settings = self._session.jvm.java.util.HashMap()
-        for key, value in client_settings(self._options).items():
+        for key, value in (_PATIENCE | client_settings(self._options)).items():
             settings.put(key, value)
         return java_classes.make(self._session.spark, _PUBLISHER, settings, name, round(_TIMEOUT * 1000))
 
@@ -180,7 +230,7 @@ class StagedRecords(HeldInSnapshots):
                 return place
         raise StagedRowsGone(
             f"sink {self._sink}: a checkpoint covers the rows in {name}, which are not published, but the file is gone",
-            hint="did anything else delete files in the TaskManager's directory? The job restarts from its checkpoint",
+            hint="did anybody delete files in the TaskManager's directory? Restart the job: its checkpoint has them",
         )
 
     def _discard(self, tokens: Sequence[Staged]) -> None:
@@ -197,16 +247,29 @@ class StagedRecords(HeldInSnapshots):
 class _Publisher:
     """A producer that nobody else has open, and the mark of what is published."""
 
-    def __init__(self, producer: Any, name: str, directory: Path) -> None:
-        """`directory`: for rows on their way to the JVM."""
+    def __init__(self, producer: Any, name: str, directory: Path, topic: str | None) -> None:
+        """`directory`: for rows on their way to the JVM. `topic`: of all rows."""
         self.name = name
         self._java = producer
         self._directory = directory
         try:
-            self.mark = latest(str(self._java.marks()).splitlines())
+            self.mark = self._latest(topic)
+            self.number = 0 if self.mark is None else self.mark.number  # of the latest mark that anybody has known
         except BaseException:
             self.close()
             raise
+
+    def _latest(self, topic: str | None) -> Mark | None:
+        found = str(self._java.marks(topic)).splitlines()
+        try:
+            return latest(found)
+        except msgspec.DecodeError as error:
+            raise MarkLost(
+                f"the consumer group {self.name} has an offset that is none of the sink's: somebody consumes with this "
+                f"group, or has set its offsets ({error})",
+                hint="only the sink may use this group: put its offset back, or delete the group and read the error "
+                "that follows",
+            ) from error
 
     def publish(
         self, checkpoint_id: int, parts: Sequence[Part], batches: Callable[[Part], Iterable[pyarrow.RecordBatch]]
@@ -222,12 +285,11 @@ class _Publisher:
                     file.flush()
                     topic = str(self._java.send(file.name))
         last = parts[-1]
-        number = 1 if self.mark is None else self.mark.number + 1
-        mark = Mark(number=number, checkpoint=checkpoint_id, token=last.token, rows=last.skip + last.rows)
+        mark = Mark(number=self.number + 1, checkpoint=checkpoint_id, token=last.token, rows=last.skip + last.rows)
         reach(CrashPoint.SINK_SENT)
         self._java.commit(topic, checkpoint_id, mark.encode())
         reach(CrashPoint.SINK_WRITTEN)
-        self.mark = mark
+        self.mark, self.number = mark, mark.number
 
     def close(self) -> None:
         try:
@@ -241,17 +303,28 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
     return {name[len(_PREFIX) :]: value for name, value in options.items() if name.startswith(_PREFIX)}
 
 
-def as_records(rows: DataFrame, topic: str | None) -> DataFrame:
+def as_records(rows: DataFrame, topic: str | None, largest: int) -> DataFrame:
     """Return the columns of Kafka's records, as Spark's own sink takes them. `topic`: for all rows.
 
-    A row without a topic fails the micro-batch, before anything is staged.
+    A row that Kafka would refuse, or that has more than `largest` bytes, fails its micro-batch before anything is
+    staged. Found later, it would keep back all rows after it.
     """
     there = set(rows.columns)
     where = F.lit(topic) if topic else F.col("topic").cast("string")
-    given = F.when(where.isNull(), F.raise_error("a row for Kafka has no topic")).otherwise(where)
-    columns = [given.alias("topic"), F.col("value").cast("binary").alias("value")]
-    columns += [F.col("key").cast("binary").alias("key")] if "key" in there else []
-    columns += [F.col("headers")] if "headers" in there else []
+    value = F.col("value").cast("binary")
+    key = F.col("key").cast("binary") if "key" in there else F.lit(None).cast("binary")
+    size = F.coalesce(F.length(key), F.lit(0)) + F.coalesce(F.length(value), F.lit(0))
+    fault = F.when(where.isNull(), F.lit("a row for Kafka has no topic")).when(
+        size > largest, F.lit(f"a row for Kafka has more than {largest} bytes (kafka.max.request.size)")
+    )
+    if "partition" in there:
+        fault = fault.when(F.col("partition") < 0, F.lit("a row for Kafka has a negative partition"))
+    if "headers" in there:
+        nameless = F.exists("headers", lambda header: header.isNull() | header["key"].isNull())
+        fault = fault.when(nameless, F.lit("a row for Kafka has a header without a key"))
+    columns = [F.when(fault.isNotNull(), F.raise_error(fault)).otherwise(where).alias("topic"), value.alias("value")]
+    columns += [key.alias("key")] if "key" in there else []
+    columns += [F.col("headers").cast(HEADERS).alias("headers")] if "headers" in there else []
     columns += [F.col("partition").cast("int").alias("partition")] if "partition" in there else []
     return rows.select(*columns)
 
@@ -261,13 +334,13 @@ def _staged(token: Any) -> Staged:
 
 
 def _said(error: Py4JJavaError) -> str:
-    """Return the client's own message."""
+    """Return the client's own message. It may quote a setting, which may be a secret."""
     exception = _cause(error)
-    return str(exception.getMessage() or exception.toString())
+    return hidden(str(exception.getMessage() or exception.toString()))
 
 
 def _is_fenced(error: Py4JJavaError) -> bool:
-    """Whether a producer with the same id has opened since."""
+    """Whether a producer with the same id has opened since, or the broker has forgotten this one."""
     return str(_cause(error).getClass().getSimpleName()) in _FENCED
 
 

@@ -121,6 +121,8 @@ class TaskSinks:
 
         Checkpoints may cover what was staged up to `batch_id`. What was staged later is discarded.
         """
+        for sink in self._own():
+            _if_possible(sink.vertex_id, sink.interrupt)  # the next attempt repeats a commit that had no time to end
         with self._committing:
             for sink in self._own():
                 _if_possible(sink.vertex_id, lambda sink=sink: sink.discard(batch_id))  # type: ignore[misc]

@@ -27,6 +27,7 @@ import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.kafka.clients.admin.AdminClient;
 import org.apache.kafka.clients.admin.AdminClientConfig;
 import org.apache.kafka.clients.admin.ListConsumerGroupOffsetsOptions;
+import org.apache.kafka.clients.admin.ListConsumerGroupOffsetsSpec;
 import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -79,8 +80,12 @@ public final class KafkaPublisher {
     return before;
   }
 
-  /** The marks of all topics, one a line. */
-  public String marks() throws Exception {
+  /**
+   * The marks of all topics, one a line.
+   *
+   * `topic` may be null. The broker says only of partitions that it is asked for that a first mark is about to be there.
+   */
+  public String marks(String topic) throws Exception {
     Properties own = new Properties();
     own.putAll(settings);
     own.keySet().retainAll(AdminClientConfig.configNames());
@@ -93,6 +98,12 @@ public final class KafkaPublisher {
     }
     try {
       ListConsumerGroupOffsetsOptions options = new ListConsumerGroupOffsetsOptions().requireStable(true);
+      if (topic != null) {
+        List named = Collections.singletonList(new TopicPartition(topic, 0));
+        Map asked = Collections.singletonMap(id, new ListConsumerGroupOffsetsSpec().topicPartitions(named));
+        admin.listConsumerGroupOffsets(asked, options).partitionsToOffsetAndMetadata(id)
+            .get(timeout, TimeUnit.MILLISECONDS);
+      }
       Map found = (Map) admin.listConsumerGroupOffsets(id, options).partitionsToOffsetAndMetadata()
           .get(timeout, TimeUnit.MILLISECONDS);
       StringBuilder lines = new StringBuilder();
@@ -132,7 +143,10 @@ public final class KafkaPublisher {
           byte[] value = values.isNull(row) ? null : values.get(row);
           String topic = topics.getObject(row).toString();
           List own = headers == null ? Collections.EMPTY_LIST : headersOf((ListVector) headers, row);
-          sent.add(producer.send(new ProducerRecord(topic, partition, key, value, own)));
+          Future record = producer.send(new ProducerRecord(topic, partition, key, value, own));
+          // One that cannot be sent, e.g. to a topic that does not exist, has waited for max.block.ms. The next would, too.
+          if (record.isDone()) record.get();
+          else sent.add(record);
         }
         forgetSent();
       }
@@ -154,7 +168,7 @@ public final class KafkaPublisher {
     producer.commitTransaction();
   }
 
-  /** Ends at once. What is not committed will be aborted by the next producer with this id, or by the broker. */
+  /** Ends at once, also what another thread waits for. What is not committed will be aborted by the next producer with this id, or by the broker. */
   public void close() {
     producer.close(Duration.ZERO);
   }
