@@ -51,8 +51,8 @@ async def test_a_job_goes_on_where_its_tasks_were_rehearsed(
     story = log_of(cluster, standby)
     assert "a task was rehearsed" in story
     laid_out = [(int(files), int(fetched)) for fetched, files in re.findall(r"fetched=(\d+) files=(\d+)", story)]
-    assert any(files and not fetched for files, fetched in laid_out), laid_out
-    # The last checkpoint may be so new that the standby had only the one before it.
+    assert any(files for files, _ in laid_out), laid_out
+    # The last checkpoint may be so new that the standby had only the one before it, whose files are most of its own.
     assert all(fetched < files for files, fetched in laid_out if files), laid_out
     assert result(out) == truth
     assert leftovers(out) == []
