@@ -23,6 +23,7 @@ _CONSOLE = {"numRows": "a whole number, at least 1", "truncate": "true or false"
 
 # What to do if Kafka has lost the mark that says what an exactly-once sink has published: an option of the sink.
 LOST_MARK, PUBLISH, SKIP = "lost-mark", "publish", "skip"
+LARGEST = "kafka.max.request.size"  # in bytes: the sink itself compares the rows with it
 
 # Options that an exactly-once kafka sink cannot have otherwise: name -> the values that fit, and why.
 _TRANSACTIONAL = {
@@ -116,11 +117,17 @@ def check_kafka(sink: Sink, path: str, faults: Faults) -> None:
         faults.add(path, f"a kafka sink needs the option {servers}", f"options: {{{servers}: 'host:9092', topic: out}}")
     if sink.path is not None:
         faults.add(at(path, "path"), "a kafka sink has no path", "options: {topic: out}")
+    options = at(path, "options")
     if delivery_of(sink) is not Delivery.EXACTLY_ONCE:
+        if LOST_MARK in sink.options:
+            faults.add(at(options, LOST_MARK), "only an exactly-once kafka sink has marks", "delivery: exactly-once")
         return
     for name, (fits, problem) in _TRANSACTIONAL.items():
-        if (value := sink.options.get(name)) is not None and value.lower() not in fits and "${" not in value:
-            faults.add(at(at(path, "options"), name), problem, " or ".join(["leave it out", *fits]))
+        if (value := sink.options.get(name)) is not None and value not in fits and "${" not in value:
+            faults.add(at(options, name), problem, " or ".join(["leave it out", *fits]))
+    largest = sink.options.get(LARGEST, "1")
+    if "${" not in largest and not (largest.isascii() and largest.isdigit()):
+        faults.add(at(options, LARGEST), f"{show(largest)} is not a whole number of bytes", "1048576")
 
 
 def refused_mode(sink: Sink, mode: OutputMode) -> tuple[str, str] | None:

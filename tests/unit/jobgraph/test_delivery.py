@@ -191,7 +191,8 @@ def test_the_transactional_id_of_an_exactly_once_sink_is_not_the_users() -> None
     [
         ("kafka.acks", "-1", "1"),
         ("kafka.enable.idempotence", "true", "false"),
-        ("lost-mark", "skip", "perhaps"),
+        ("lost-mark", "skip", "SKIP"),
+        ("kafka.max.request.size", "2000000", "2 MB"),
         ("kafka.acks", "${acks}", "0"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_file_that_is_committed_meanwhile_is_left_out(
 
 
 def test_a_file_that_is_gone_fails_the_snapshot(sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody could publish its rows after a restore. The job restarts from a checkpoint that has them."""
+    """Nobody could publish its rows after a restore from such a checkpoint."""
     (tmp_path / "staged" / sink.path(1)).unlink()
     monkeypatch.setattr(snapshotter.time, "sleep", lambda _: None)
     with pytest.raises(SnapshotFailed, match=r"are gone: sinks/out/1\.parquet$"):

@@ -57,7 +57,7 @@ def check_rows(session: Session, sink: Sink, frame: DataFrame) -> None:
         if "value" not in columns:
             hint = "SELECT CAST(carrier AS STRING) AS key, to_json(struct(*)) AS value FROM ..."
             raise UnfitSink(f"a kafka sink writes a column `value`, but gets {', '.join(columns)}", hint=hint)
-        _check_types(frame)
+        _check_types(frame, by_column=not sink.options.get("topic"))
         if "topic" not in columns and not sink.options.get("topic"):
             raise UnfitSink("the kafka sink has no topic", hint="options: {topic: out}, or a column `topic`")
     missing = [name for name in (*key_of(sink), *sink.partition_by) if name not in columns]
@@ -65,13 +65,18 @@ def check_rows(session: Session, sink: Sink, frame: DataFrame) -> None:
         raise UnfitSink(f"there is no column {', '.join(missing)}", hint=f"the columns are {', '.join(columns)}")
 
 
-def _check_types(frame: DataFrame) -> None:
-    """Raise UnfitSink if a column is not of the type that Kafka's records have."""
+def _check_types(frame: DataFrame, *, by_column: bool) -> None:
+    """Raise UnfitSink if a column is not of the type that Kafka's records have.
+
+    `by_column`: the topic is a column. Otherwise a column of that name is ignored.
+    """
     for name in ("key", "value"):
         if name in frame.columns and not isinstance(kind := frame.schema[name].dataType, StringType | BinaryType):
             hint = f"CAST({name} AS STRING) AS {name}, or to_json(struct(*)) AS {name}"
             raise UnfitSink(f"a kafka sink writes texts or bytes, but `{name}` is {kind.simpleString()}", hint=hint)
     for name, wanted in (("topic", "string"), ("partition", "int"), ("headers", HEADERS)):
+        if name == "topic" and not by_column:
+            continue
         if name in frame.columns and (found := frame.schema[name].dataType.simpleString()) != wanted:
             hint = f"CAST({name} AS {wanted})"
             raise UnfitSink(f"in a kafka sink `{name}` is {wanted}, but here it is {found}", hint=hint)

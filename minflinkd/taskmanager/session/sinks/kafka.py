@@ -29,7 +29,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
-from minflinkd.jobgraph.delivery import LOST_MARK, PUBLISH, SKIP
+from minflinkd.jobgraph.delivery import LARGEST, LOST_MARK, PUBLISH, SKIP
 from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence, MinflinkError
@@ -48,14 +48,13 @@ log = structlog.get_logger(__name__)
 MOST_ROWS: Final = 100_000  # of a transaction; a checkpoint with more of them is published in several
 _PUBLISHER: Final = "kafka/KafkaPublisher.java"
 _PREFIX: Final = "kafka."
-
-_FENCED: Final = frozenset(
-    {"ProducerFencedException", "InvalidProducerEpochException", "InvalidPidMappingException"}  # the last: it expired
-)
+# Another producer has opened with the same id; or, the last, the broker has forgotten the id.
+_FENCED: Final = frozenset({"ProducerFencedException", "InvalidProducerEpochException", "InvalidPidMappingException"})
 _BATCH: Final = 8_192  # rows that are read into memory at a time
 _TIMEOUT: Final = 10.0  # seconds, to read the marks
 # A task that is stopped must not wait for brokers that are away for longer than task.cancellation.timeout. In ms.
-_PATIENCE: Final = {"max.block.ms": "10000", "request.timeout.ms": "8000", "delivery.timeout.ms": "15000"}
+_BLOCKS: Final = {"max.block.ms": "10000"}
+_DELIVERS: Final = {"request.timeout.ms": "8000", "delivery.timeout.ms": "15000"}
 _LARGEST: Final = 1_048_576  # bytes of a record: the client's default for max.request.size
 _OVERHEAD: Final = 1_024  # bytes of a request beside key and value; headers are small
 
@@ -106,7 +105,7 @@ class StagedRecords(HeldInSnapshots):
         self._session = session
         self._options = sink.options
         self._job_id, self._sink, self._attempt_id = job_id, vertex_id, attempt_id
-        self._largest = int(sink.options.get("kafka.max.request.size", _LARGEST)) - _OVERHEAD
+        self._largest = int(sink.options.get(LARGEST, _LARGEST)) - _OVERHEAD
         self._own = Path(waiting_directory(directory, vertex_id))
         self._restored = Path(waiting_directory(f"{directory}/checkpoint", vertex_id))
         self._publisher: _Publisher | None = None
@@ -191,7 +190,7 @@ class StagedRecords(HeldInSnapshots):
 
     def _is_to_skip(self, name: str) -> bool:
         """Whether rows count as published whose mark is lost. Raises MarkLost if the job does not say it."""
-        if (choice := self._options.get(LOST_MARK)) is not None:
+        if (choice := self._options.get(LOST_MARK)) in (SKIP, PUBLISH):
             log.warning("the mark of a sink is lost", sink=self._sink, group=name, choice=choice)
             return choice == SKIP
         raise MarkLost(
@@ -203,7 +202,7 @@ class StagedRecords(HeldInSnapshots):
 
     def _new_producer(self, name: str) -> Any:
         settings = self._session.jvm.java.util.HashMap()
-        for key, value in (_PATIENCE | client_settings(self._options)).items():
+        for key, value in client_settings(self._options).items():
             settings.put(key, value)
         return java_classes.make(self._session.spark, _PUBLISHER, settings, name, round(_TIMEOUT * 1000))
 
@@ -299,8 +298,14 @@ class _Publisher:
 
 
 def client_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of Kafka's client among the options of a sink: those that begin with `kafka.`."""
-    return {name[len(_PREFIX) :]: value for name, value in options.items() if name.startswith(_PREFIX)}
+    """Return the settings of Kafka's client: the options of a sink that begin with `kafka.`, and our limits.
+
+    The client refuses a `delivery.timeout.ms` below `request.timeout.ms` and `linger.ms` together. So ours are left out
+    if the job sets any of them.
+    """
+    given = {name[len(_PREFIX) :]: value for name, value in options.items() if name.startswith(_PREFIX)}
+    delivers = {} if given.keys() & {*_DELIVERS, "linger.ms"} else _DELIVERS
+    return {**_BLOCKS, **delivers, **given}
 
 
 def as_records(rows: DataFrame, topic: str | None, largest: int) -> DataFrame:

@@ -168,7 +168,11 @@ public final class KafkaPublisher {
     producer.commitTransaction();
   }
 
-  /** Ends at once, also what another thread waits for. What is not committed will be aborted by the next producer with this id, or by the broker. */
+  /**
+   * Ends at once, also what another thread waits for.
+   *
+   * What is not committed will be aborted by the next producer with this id, or by the broker.
+   */
   public void close() {
     producer.close(Duration.ZERO);
   }
