@@ -14,6 +14,8 @@ import pytest
 
 from minflinkd.runtime.crash_points import OF_SINKS, VARIABLE
 from tests.cluster import running_cluster
+from tests.faults.hot_restarts import ONE, restarted, running_versions
+from tests.faults.test_rescale_in_place import rescaled
 from tests.faults.test_sinks import CLUSTER, events
 from tests.servers.apache_kafka import ApacheKafka
 from tests.waiting import until
@@ -54,10 +56,38 @@ async def test_a_broker_gets_the_rows_of_the_batch_whatever_dies(
         await apache_kafka.restart()
         finished = await cluster.await_state(job_id, "FINISHED", timeout=180)
         assert finished.minflinkd.restarts >= 3
-    records = await asyncio.to_thread(apache_kafka.records, TOPIC)
+    assert await rows_in(apache_kafka, TOPIC) == truth
+
+
+async def test_a_job_through_its_versions_and_widths_publishes_each_row_once(
+    apache_kafka: ApacheKafka, tmp_path: Path
+) -> None:
+    """A hot restart goes on in the directory of the attempt before it, and a wider one on other partitions (K1, H4)."""
+    await apache_kafka.create_topic("versions")
+    options = {"kafka.bootstrap.servers": apache_kafka.address, "topic": "versions"}
+    also = {
+        "records": {"inputs": ["minutes"], "sql": "SELECT k AS key, to_json(struct(*)) AS value FROM minutes"},
+        "topic": {"inputs": ["records"], "sink": {"format": "kafka", "options": options, "delivery": "exactly-once"}},
+    }
+    settings = ONE | {"taskmanager.spark.conf": {"spark.jars": apache_kafka.jars}}
+    async with running_cluster(tmp_path / "cluster", **settings) as cluster:
+        async with running_versions(cluster, tmp_path, vertices=also) as versions:
+            for tag in ("2", "3"):
+                done = await restarted(cluster, versions.job_id, versions.write(tag, vertices=also))
+                assert done.state == "completed"
+                await versions.goes_on()
+                assert (await rescaled(cluster, versions.job_id, 5 - int(tag))).state == "completed"
+                await versions.goes_on()
+        expected = versions.windows.expected()
+    assert await rows_in(apache_kafka, "versions") == expected
+
+
+async def rows_in(kafka: ApacheKafka, topic: str) -> list[tuple[Any, ...]]:
+    """Return the rows of the windows job that are in a topic. Each has its key."""
+    records = await asyncio.to_thread(kafka.records, topic)
     rows = [(record.key, json.loads(record.value)) for record in records]
     assert all(key == row["k"] for key, row in rows)
-    assert sorted((_seconds(row["minute"]), row["k"], row["n"], row["total"]) for _, row in rows) == truth
+    return sorted((_seconds(row["minute"]), row["k"], row["n"], row["total"]) for _, row in rows)
 
 
 def _seconds(text: str) -> int:
