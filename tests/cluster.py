@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from minflinkd.cli.submission import submit
 from minflinkd.rest.schemas import JobInfo, TaskManager
 from minflinkd.runtime.errors import MinflinkError
 from tests.class_archives import CLASS_ARCHIVES
+from tests.servers.process import free_ports
 from tests.tokens import bearer
 from tests.waiting import PATIENCE, until
 
@@ -263,10 +263,11 @@ def lives(process: psutil.Process) -> bool:
 
 
 def free_port() -> int:
-    """Return a port that is free now, for a daemon that must keep its address when it starts again."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+    """Return a port that is free now, for a daemon that must keep its address when it starts again.
+
+    The kernel gives it to nobody who asks for any free port, so it is still free when the daemon binds it.
+    """
+    return free_ports(["port"])["port"]
 
 
 async def _url(state: Path, process: asyncio.subprocess.Process) -> str | None:

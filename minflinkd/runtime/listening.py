@@ -20,6 +20,7 @@ from minflinkd.runtime.errors import MinflinkError
 
 _INTERPRETER = "python"
 _ANY = frozenset({"0.0.0.0", "::"})  # noqa: S104  # only compared with, not bound to
+_TRIES = 5  # of any free port, which may be taken at another address of the same name
 _WORDS = 2  # of a command line that are shown; the rest may hold secrets
 
 
@@ -61,11 +62,12 @@ async def bind(place: Place) -> list[socket.socket]:
         ) from error
     addresses = list(dict.fromkeys((family, address[0]) for family, _, _, _, address in found))
     for port in place.ports:
-        try:
-            return _bind(addresses, port)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise _unusable(place, port, error) from error
+        for _ in range(1 if port else _TRIES):
+            try:
+                return _bind(addresses, port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise _unusable(place, port, error) from error
     raise await taken(place)
 
 

@@ -67,6 +67,19 @@ async def test_a_port_that_is_held_refuses_clients_until_it_is_served() -> None:
     close(bound)
 
 
+async def test_a_port_can_be_bound_again_at_once_after_it_was_any_free_one() -> None:
+    """A daemon that starts again finds connections of the one before that are not gone yet."""
+    (bound,) = await bind(place(0))
+    port = bound.getsockname()[1]
+    bound.listen()
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        accepted, _ = bound.accept()
+        accepted.close()  # first, so it is this side whose port waits
+        assert client.recv(1) == b""
+    bound.close()
+    close(await bind(place(port)))
+
+
 def test_nobody_holds_a_port_on_which_nobody_listens() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
