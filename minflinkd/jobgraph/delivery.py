@@ -40,7 +40,8 @@ def delivery_of(sink: Sink) -> Delivery:
         return sink.delivery or Delivery.AT_LEAST_ONCE
     if sink.format == "jdbc":
         return sink.delivery or Delivery.EXACTLY_ONCE
-    return Delivery.EXACTLY_ONCE if sink.format in formats.FILE_FORMATS else Delivery.AT_LEAST_ONCE
+    commits = sink.format in formats.FILE_FORMATS or sink.format in formats.TABLE_FORMATS
+    return Delivery.EXACTLY_ONCE if commits else Delivery.AT_LEAST_ONCE
 
 
 def stages(sink: Sink) -> bool:
@@ -136,6 +137,9 @@ def refused_mode(sink: Sink, mode: OutputMode) -> tuple[str, str] | None:
         return None
     if sink.format in formats.FILE_FORMATS:
         problem = f"a files sink cannot take back the rows that {mode} would change"
+        return problem, "append: a window is written once the watermark has passed it"
+    if sink.format in formats.TABLE_FORMATS:
+        problem = f"a {sink.format} sink only appends, and cannot take back the rows that {mode} would change"
         return problem, "append: a window is written once the watermark has passed it"
     if sink.format == "jdbc":
         if key_of(sink):

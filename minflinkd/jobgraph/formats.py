@@ -6,7 +6,9 @@ from minflinkd.jobgraph.faults import nearest
 
 FILE_FORMATS = ("parquet", "json", "csv", "text", "orc")
 
-SINK_FORMATS = (*FILE_FORMATS, "kafka", "jdbc", "console", "collect")
+TABLE_FORMATS = ("delta", "iceberg")  # appended to, in the table's own transactions
+
+SINK_FORMATS = (*FILE_FORMATS, *TABLE_FORMATS, "kafka", "jdbc", "console", "collect")
 
 # Spark ignores an option that it does not know. So an option that nearly matches a known one is refused as misspelt.
 # Any other is passed on, because Spark's own list is longer than its documentation.

@@ -10,7 +10,7 @@ import re
 from functools import partial
 from pathlib import PurePath
 
-from minflinkd.jobgraph import delivery, formats, params
+from minflinkd.jobgraph import delivery, formats, params, table_sinks
 from minflinkd.jobgraph.faults import Faults, at, meant, nearest, show, vertex_path
 from minflinkd.jobgraph.libraries import ARTIFACT_SUFFIXES, PROTECTED_MODULES
 from minflinkd.jobgraph.model import (
@@ -213,8 +213,8 @@ def _check_source(graph: JobGraph, source: Source, path: str, faults: Faults) ->
 
 def _check_sink(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> None:
     delivery.check_delivery(graph, sink, path, faults)
-    if sink.partition_by and sink.format not in formats.FILE_FORMATS:
-        faults.add(at(path, "partition-by"), "only files are partitioned", "leave it out")
+    if sink.partition_by and sink.format not in (*formats.FILE_FORMATS, *formats.TABLE_FORMATS):
+        faults.add(at(path, "partition-by"), "only files and tables are partitioned", "leave it out")
     if sink.python is not None:
         _check_reference(sink.python, at(path, "python"), faults)
         for key, value in (("format", sink.format), ("path", sink.path), ("options", sink.options)):
@@ -225,6 +225,11 @@ def _check_sink(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> None:
             faults.add(path, f"a {sink.format} sink needs a path", "path: <directory to write to>")
         _check_path(graph, sink.path, at(path, "path"), faults)
         _check_options(sink.format, sink.options, at(path, "options"), faults, reads=False)
+    elif sink.format == "delta":
+        table_sinks.check_delta(sink, path, _filled(graph, sink.path or ""), faults)
+        _check_path(graph, sink.path, at(path, "path"), faults)
+    elif sink.format == "iceberg":
+        table_sinks.check_iceberg(sink, path, _filled(graph, sink.options.get(table_sinks.TABLE, "")), faults)
     elif sink.format == "jdbc":
         delivery.check_jdbc(sink, path, lambda text: _filled(graph, text), faults)
     elif sink.format == "kafka":

@@ -15,6 +15,7 @@ import structlog
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
 from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.jobgraph.chaining import chain
+from minflinkd.jobgraph.formats import FILE_FORMATS
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.jobgraph.params import substitute
 from minflinkd.runtime.errors import MinflinkError
@@ -35,7 +36,7 @@ def sink_roots(graph: JobGraph) -> tuple[SinkRoot, ...]:
     return tuple(
         (vertex.id, substitute(vertex.sink.path, graph.params))
         for vertex in graph.vertices
-        if vertex.sink is not None and vertex.sink.path is not None
+        if vertex.sink is not None and vertex.sink.format in FILE_FORMATS and vertex.sink.path is not None
     )
 
 

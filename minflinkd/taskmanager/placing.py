@@ -29,6 +29,18 @@ def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str])
     return os.stat(target).st_size
 
 
+def link_or_copy_durably(source: Path, target: Path) -> None:
+    """Link or copy a file, so that it outlives a loss of power. Makes the target's directory. Raises as above."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    link_or_copy(source, target)
+    for place, flags in ((target, os.O_RDONLY), (target.parent, os.O_RDONLY | os.O_DIRECTORY)):
+        opened = os.open(place, flags)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
 def _copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
     with open(source, "rb", buffering=0) as read, open(target, "xb", buffering=0) as written:
         try:

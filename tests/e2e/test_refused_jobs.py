@@ -105,10 +105,10 @@ async def test_an_unknown_sink_format_is_the_only_fault_of_a_job_that_is_right_o
     vertices = {
         "events": {"source": {"format": "rate"}},
         "counted": {"inputs": ["events"], "sql": "SELECT value % 2 AS k, count(*) AS n FROM events GROUP BY 1"},
-        "out": {"inputs": ["counted"], "sink": {"format": "delta", "path": str(tmp_path / "out")}},
+        "out": {"inputs": ["counted"], "sink": {"format": "hudi", "path": str(tmp_path / "out")}},
     }
     await cluster.await_ready(1)
-    file = write_job(tmp_path / "job.yaml", {"name": "delta", "vertices": vertices})
+    file = write_job(tmp_path / "job.yaml", {"name": "hudi", "vertices": vertices})
     code, _, err = await minflinkd(cluster, "run", str(file), "--dry-run", "--json")
     assert code == 2
     assert [fault["path"] for fault in json.loads(err)["faults"]] == ["vertices.out.sink.format"]

@@ -371,7 +371,7 @@ FAULTS_OF_SINKS: dict[str, tuple[Callable[[Document], object], str, str]] = {
     "partitions of what is no file": (
         lambda d: d["vertices"]["out"].update(sink={"format": "console", "partition-by": ["a"]}),
         "vertices.out.sink.partition-by",
-        "only files are partitioned",
+        "only files and tables are partitioned",
     ),
     "a python sink with a format": (
         lambda d: d["vertices"]["out"].update(sink={"python": "a:b", "format": "json"}),

@@ -27,6 +27,8 @@ EXACT = JobGraph(name="job", vertices=())
 LOOSE = JobGraph(name="job", vertices=(), checkpointing=Checkpointing(mode=CheckpointMode.AT_LEAST_ONCE))
 GUARANTEES = {
     "files": (Sink(format="parquet", path="/x"), ONCE, LEAST, True),
+    "delta": (Sink(format="delta", path="/x"), ONCE, LEAST, True),
+    "iceberg": (Sink(format="iceberg"), ONCE, LEAST, True),
     "kafka": (Sink(format="kafka"), LEAST, LEAST, False),
     "kafka by checkpoints": (Sink(format="kafka", delivery=ONCE), ONCE, LEAST, True),
     "console": (Sink(format="console"), LEAST, LEAST, False),

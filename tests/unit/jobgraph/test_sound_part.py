@@ -22,7 +22,7 @@ def sound_part(document: dict[str, Any]) -> JobGraph:
 
 def test_what_lost_its_sink_ends_in_one_that_takes_everything(document: dict[str, Any]) -> None:
     """Nothing is said about this added sink, because its real fault is reported already (J4)."""
-    document["vertices"]["out"]["sink"]["format"] = "delta"
+    document["vertices"]["out"]["sink"]["format"] = "hudi"
     (task,) = sound_tasks(sound_part(document))
     assert [vertex.id for vertex in task.vertices][:2] == ["flights", "delays"]
     (end,) = task.sinks

@@ -9,18 +9,25 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
+from pyspark.sql import DataFrame
+
 from minflinkd.jobgraph.faults import GraphFault
-from minflinkd.jobgraph.formats import FILE_FORMATS
+from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
 from minflinkd.jobgraph.model import Sink
 from minflinkd.taskmanager.session.plan.plan import Plan
+from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
 from minflinkd.taskmanager.session.sinks.database import Database, DatabaseFailed, NoDriver
 from minflinkd.taskmanager.session.sinks.files import local_path
+from minflinkd.taskmanager.session.sinks.tables.failures import THERE, TableFailed
+from minflinkd.taskmanager.session.sinks.tables.targets import table_of
 from minflinkd.taskmanager.session.spark.session import Session
+
+Found = tuple[str, str] | None  # what is wrong, and what to do
 
 # Options of PostgreSQL's driver, in seconds: to connect, to log in, and for each answer. A user waits for the result.
 _PATIENCE = {"connectTimeout": "5", "loginTimeout": "8", "socketTimeout": "8"}
@@ -41,6 +48,9 @@ def faults(session: Session, plan: Plan) -> Iterator[GraphFault]:
             if local is not None and (problem := unwritable(Path(local))) is not None:
                 hint = f"make it writable for {_user()}, who runs the TaskManager, or name another directory"
                 yield GraphFault(path=f"{path}.path", problem=problem, hint=hint)
+        elif vertex.sink.format in TABLE_FORMATS:
+            if plan.frame is not None and (found := _table(plan.frame, vertex.sink)) is not None:
+                yield GraphFault(path=path, problem=found[0], hint=found[1])
         elif vertex.sink.format == "jdbc" and (found := _database(session, vertex.sink)) is not None:
             yield GraphFault(path=path, problem=found[0], hint=found[1])
 
@@ -64,27 +74,47 @@ def _user() -> str:
     return f"the user with the id {os.geteuid()}"
 
 
-def _database(session: Session, sink: Sink) -> tuple[str, str] | None:
+def _table(rows: DataFrame, sink: Sink) -> Found:
+    table = table_of(sink)
+
+    def look() -> Found:
+        try:
+            table.check(rows)
+        except (UnfitSink, TableFailed) as error:
+            return error.message, error.hint
+        return None
+
+    late = f"{table.name} cannot be reached: its storage has not answered within {_ANSWER:g} s", THERE
+    return _within(look, f"look at {table.name}", late)
+
+
+def _database(session: Session, sink: Sink) -> Found:
     if (url := sink.options.get("url")) is None:
         return None  # the check of the job file reports a missing url
     options = _PATIENCE | sink.options if url.startswith("jdbc:postgresql:") else sink.options
-    found: Future[tuple[str, str] | None] = Future()
+    late = f"no connection to the database: it has not answered within {_ANSWER:g} s", _THERE
+    return _within(lambda: _connected(session, options), f"connect to {url.partition('?')[0]}", late)
 
-    def connect() -> None:
+
+def _within(look: Callable[[], Found], name: str, late: Found) -> Found:
+    """Return what a call finds; `late` if it takes too long. A driver or a library may wait much longer."""
+    found: Future[Found] = Future()
+
+    def run() -> None:
         try:
-            found.set_result(_connected(session, options))
+            found.set_result(look())
         except BaseException as error:
             found.set_exception(error)
 
-    # A driver that waits cannot be interrupted: its thread lives until the driver returns.
-    threading.Thread(target=connect, name=f"connect to {url.partition('?')[0]}", daemon=True).start()
+    # A call that waits cannot be interrupted: its thread lives until it returns.
+    threading.Thread(target=run, name=name, daemon=True).start()
     try:
         return found.result(_ANSWER)
     except FutureTimeoutError:
-        return f"no connection to the database: it has not answered within {_ANSWER:g} s", _THERE
+        return late
 
 
-def _connected(session: Session, options: Mapping[str, str]) -> tuple[str, str] | None:
+def _connected(session: Session, options: Mapping[str, str]) -> Found:
     try:
         with Database(session, options).transaction():
             return None

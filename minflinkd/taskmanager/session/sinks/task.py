@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -12,12 +13,13 @@ from pyspark.sql import DataFrame
 
 from minflinkd.jobgraph.api import SinkContext
 from minflinkd.jobgraph.delivery import delivery_of, key_of
-from minflinkd.jobgraph.formats import FILE_FORMATS
+from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
 from minflinkd.jobgraph.model import Delivery, Vertex
 from minflinkd.rpc.messages import Collected
 from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.storage.publication import SinkTransaction
+from minflinkd.taskmanager.attempts.staging import waiting_directory
 from minflinkd.taskmanager.child.protocol import RunTask
 from minflinkd.taskmanager.session.code.libraries import JobCode
 from minflinkd.taskmanager.session.plan.plan import Plan
@@ -27,6 +29,8 @@ from minflinkd.taskmanager.session.sinks.collect import CollectSink
 from minflinkd.taskmanager.session.sinks.files import FilesSink
 from minflinkd.taskmanager.session.sinks.jdbc import StagedRows, Staging, UpsertSink
 from minflinkd.taskmanager.session.sinks.kafka import StagedRecords
+from minflinkd.taskmanager.session.sinks.tables.rows import TableRows
+from minflinkd.taskmanager.session.sinks.tables.targets import table_of
 from minflinkd.taskmanager.session.sinks.writer import ConsoleSink, PythonSink, WriterSink
 from minflinkd.taskmanager.session.spark.failures import batch_failure, hidden
 from minflinkd.taskmanager.session.spark.session import Session
@@ -212,6 +216,9 @@ def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: 
     if sink.format == "kafka" and delivery_of(sink) is Delivery.EXACTLY_ONCE:
         records = StagedRecords(session, sink, job_id, vertex.id, attempt_id, request.directory)
         return CommittingSink(vertex.id, job_id, attempt_id, records)
+    if sink.format in TABLE_FORMATS:
+        waiting = Path(waiting_directory(request.directory, vertex.id))
+        return CommittingSink(vertex.id, job_id, attempt_id, TableRows(table_of(sink), job_id, vertex.id, waiting))
     if sink.format == "collect":
         return CollectSink(sink, plan.output_mode)
     if sink.format == "console":

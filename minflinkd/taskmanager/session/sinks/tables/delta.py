@@ -1,0 +1,273 @@
+"""A table of Delta Lake as the target of a sink (K2): the library `deltalake` reads and commits its log.
+
+The mark is Delta's own: each commit carries `txn: {appId, version}`. The log's protocol refuses a commit beside another
+one with the same application since the version that it is based on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyarrow.fs import FileType, PyFileSystem
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    StructType,
+)
+
+from minflinkd.jobgraph.model import Sink
+from minflinkd.jobgraph.table_sinks import ADD_COLUMNS, COMPRESSION, SCHEMA
+from minflinkd.taskmanager.placing import link_or_copy_durably
+from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
+from minflinkd.taskmanager.session.sinks.files import local_path
+from minflinkd.taskmanager.session.sinks.tables.delta_statistics import statistics
+from minflinkd.taskmanager.session.sinks.tables.failures import THERE, Conflict, TableFailed, said
+from minflinkd.taskmanager.session.sinks.tables.fitting import fitted, new_columns, nullable, only_with
+from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile
+from minflinkd.taskmanager.session.sinks.tables.staged import DataFile
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_OWN: Final = frozenset({SCHEMA, COMPRESSION})  # options that are not the storage's
+# A task that is stopped must not wait for a storage that is away for longer than task.cancellation.timeout.
+_PATIENCE: Final = {"connect_timeout": "5s", "timeout": "30s", "max_retries": "3", "retry_timeout": "10s"}
+# What a writer of appended files need not do anything for, or what is done here.
+_FEATURES: Final = frozenset(
+    {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "deletionVectors", "timestampNtz"}
+)
+_CONSTRAINT: Final = "delta.constraints."
+_MAPPED: Final = "delta.columnMapping.mode"
+_COMPUTED: Final = ("delta.generationExpression", "delta.identity.start", "delta.identity.step", "delta.invariants")
+_PARTITIONS: Final = (StringType, IntegralType, DateType, BooleanType, DecimalType)  # whose text is the same everywhere
+_PLAIN: Final = re.compile(r"[\w.=/-]*", re.ASCII)  # a path that is the same in an address
+_PIECE: Final = 4 << 20  # bytes
+
+
+class DeltaTarget:
+    """One table, named by its directory."""
+
+    def __init__(self, sink: Sink) -> None:
+        """Does not look at the table."""
+        assert sink.path is not None
+        self.uri = re.sub(r"^s3[an]://", "s3://", sink.path).rstrip("/")
+        self.name = f"the Delta table {self.uri}"
+        self.settings = {COMPRESSION: sink.options[COMPRESSION]} if COMPRESSION in sink.options else {}
+        self._local = local_path(self.uri)
+        self._partition_by = sink.partition_by
+        self._adds = sink.options.get(SCHEMA) == ADD_COLUMNS
+        given = {name: value for name, value in sink.options.items() if name not in _OWN}
+        self._options = given if self._local is not None else _PATIENCE | given
+        self._read: DeltaTable | None = None  # as it was when the mark was read
+
+    def check(self, rows: DataFrame) -> None:
+        """Raise UnfitSink if rows with these columns cannot be written, TableFailed if nobody can tell."""
+        table = self._open()
+        if table is None:
+            self._check_partitions(nullable(rows.schema), self._partition_by)
+            with self._said("cannot be made"):
+                _of_delta(nullable(rows.schema))
+            return
+        self._fit(table, rows)
+
+    def lay_out(self, rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
+        table = self._open() or self._create(nullable(rows.schema))
+        new = new_columns(_of_spark(table), rows.schema)
+        if new and self._adds:
+            self._check(table)
+            with self._said("did not take new columns"):
+                table.alter.add_columns(list(_of_delta(StructType(new)).fields))
+            table = self._open() or table
+        return self._fit(table, rows)
+
+    def add(self, file: LocalFile, name: str) -> DataFile:
+        path = f"{file.directory}/{name}" if file.directory and _PLAIN.fullmatch(file.directory) else name
+        with self._said("did not take a file"):
+            if self._local is not None:
+                link_or_copy_durably(file.path, Path(self._local) / path)
+            else:
+                files = self._files()
+                # With a buffer: the library's stream takes bytes only, and without one it gets other objects.
+                with file.path.open("rb") as source, files.open_output_stream(path, buffer_size=_PIECE) as target:
+                    shutil.copyfileobj(source, target, _PIECE)
+        return DataFile(path, file.size, int(file.footer.num_rows), dict(file.partition), statistics(file.footer))
+
+    def published(self, owner: str) -> int | None:
+        table = self._read = self._open()
+        return None if table is None else table.transaction_version(owner)
+
+    def commit(self, owner: str, number: int, checkpoint_id: int, files: Sequence[DataFile]) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction
+
+        table = self._read
+        if table is None:
+            raise TableFailed(
+                f"{self.name} is gone: its directory has no _delta_log",
+                hint="was it moved or deleted? The rows stay staged, and it is tried again",
+            )
+        self._check(table)
+        now = int(time.time() * 1000)
+        actions = [AddAction(file.path, file.size, file.partition, now, True, file.about) for file in files]
+        properties = CommitProperties(
+            app_transactions=[Transaction(owner, number)],
+            custom_metadata={"minflinkd.sink": owner, "minflinkd.checkpoint": str(checkpoint_id)},
+        )
+        partition_by = table.metadata().partition_columns
+        try:
+            with self._said("did not take a commit"):
+                table.create_write_transaction(
+                    list(actions), "append", table.schema(), partition_by, commit_properties=properties
+                )
+        except TableFailed as error:
+            if isinstance(error.__cause__, CommitFailedError):
+                raise Conflict(error.message) from error
+            raise
+
+    def has(self, file: DataFile) -> bool:
+        if self._local is not None:
+            return (Path(self._local) / file.path).exists()
+        with self._said("did not say whether it has a file"):
+            (found,) = self._files().get_file_info([file.path])
+            return bool(found.type == FileType.File)
+
+    def delete(self, file: DataFile) -> None:
+        if self._local is not None:
+            (Path(self._local) / file.path).unlink(missing_ok=True)
+            return
+        with self._said("did not delete a file"), suppress(FileNotFoundError):
+            self._files().delete_file(file.path)
+
+    def _open(self) -> DeltaTable | None:
+        """Return the table as it is now; None if there is none."""
+        try:
+            from deltalake import DeltaTable
+            from deltalake.exceptions import TableNotFoundError
+        except ImportError as error:
+            raise UnfitSink(
+                "the package deltalake is not installed, so no Delta table can be written",
+                hint="pip install 'minflinkd[delta]' where the TaskManagers run",
+            ) from error
+        with self._said("cannot be read"):
+            try:
+                return DeltaTable(self.uri, storage_options=self._options, without_files=True)
+            except TableNotFoundError:
+                return None
+
+    def _create(self, schema: StructType) -> DeltaTable:
+        from deltalake import DeltaTable
+
+        self._check_partitions(schema, self._partition_by)
+        with self._said("cannot be made"):
+            return DeltaTable.create(
+                self.uri,
+                _of_delta(schema),
+                mode="ignore",  # another job may just have made it
+                partition_by=list(self._partition_by),
+                storage_options=self._options,
+            )
+
+    def _fit(self, table: DeltaTable, rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
+        """Return the rows as the table has them, and its partition columns. Raises UnfitSink."""
+        self._check(table)
+        schema, partition_by = _of_spark(table), tuple(table.metadata().partition_columns)
+        if self._partition_by not in ((), partition_by):
+            raise UnfitSink(
+                f"{self.name} is partitioned by {', '.join(partition_by) or 'nothing'}, not by "
+                + ", ".join(self._partition_by),
+                hint="leave partition-by out: an existing table has its own",
+            )
+        self._check_partitions(schema, partition_by)
+        if self._adds:
+            schema = StructType([*schema.fields, *new_columns(schema, rows.schema)])
+        try:
+            laid_out = fitted(rows, schema, self.name)
+        except AnalysisException as error:
+            raise UnfitSink(f"the rows do not fit {self.name}: {error}", hint="cast the columns in SQL") from error
+        for name, condition in _conditions(table, schema):
+            laid_out = only_with(laid_out, name, condition, self.name)
+        return laid_out, partition_by
+
+    def _check(self, table: DeltaTable) -> None:
+        """Raise UnfitSink if the table asks more of a writer than is done here."""
+        unknown = sorted(set(table.protocol().writer_features or ()) - _FEATURES)
+        mapped = table.metadata().configuration.get(_MAPPED, "none") != "none"
+        computed = [
+            field.name for field in _of_spark(table).fields if any(field.metadata.get(key) for key in _COMPUTED)
+        ]
+        why = (
+            f"uses {', '.join(unknown)}"
+            if unknown
+            else "maps its columns to other names"
+            if mapped
+            else f"computes or restricts {', '.join(computed)} itself"
+            if computed
+            else ""
+        )
+        if why:
+            raise UnfitSink(
+                f"{self.name} {why}, which this sink does not do",
+                hint="write another table, or drop this feature of it, in Spark: ALTER TABLE ... DROP FEATURE",
+            )
+
+    def _check_partitions(self, schema: StructType, partition_by: Sequence[str]) -> None:
+        for name in partition_by:
+            kind = next((field.dataType for field in schema.fields if field.name == name), None)
+            if kind is not None and not isinstance(kind, _PARTITIONS):
+                raise UnfitSink(
+                    f"{self.name} cannot be partitioned by {name}, which is {kind.simpleString()}",
+                    hint=f"partition by a text, date, whole number or boolean, such as CAST({name} AS DATE)",
+                )
+
+    def _files(self) -> PyFileSystem:
+        from deltalake.fs import DeltaStorageHandler
+
+        return PyFileSystem(DeltaStorageHandler(self.uri, self._options))
+
+    @contextmanager
+    def _said(self, what: str) -> Iterator[None]:
+        """Turn what the library or the storage raises into TableFailed."""
+        try:
+            yield
+        except (OSError, ValueError, RuntimeError) as error:
+            raise TableFailed(f"{self.name} {what}: {said(error)}", hint=THERE) from error
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in ("_internal", "deltalake"):
+                raise
+            raise TableFailed(f"{self.name} {what}: {said(error)}", hint=THERE) from error
+
+
+def _of_spark(table: DeltaTable) -> StructType:
+    """Return a table's schema: Delta's form of it is Spark's."""
+    return StructType.fromJson(json.loads(table.schema().to_json()))
+
+
+def _of_delta(schema: StructType) -> Any:
+    from deltalake import Schema
+
+    return Schema.from_json(schema.json())
+
+
+def _conditions(table: DeltaTable, schema: StructType) -> Iterator[tuple[str, str]]:
+    """Yield each rule that the table has for its rows: a name and a condition in SQL, which must be true."""
+    for field in schema.fields:
+        if not field.nullable:
+            quoted = field.name.replace("`", "``")
+            yield f"{field.name} NOT NULL", f"`{quoted}` IS NOT NULL"
+    configuration: Mapping[str, Any] = table.metadata().configuration
+    for name, condition in configuration.items():
+        if name.startswith(_CONSTRAINT) and condition:
+            yield name.removeprefix(_CONSTRAINT), str(condition)

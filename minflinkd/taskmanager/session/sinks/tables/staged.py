@@ -1,0 +1,52 @@
+"""What a micro-batch has staged for a table, and what a commit still has to publish. Pure.
+
+Each token has a number that grows from token to token. A commit to the table carries the largest number among its
+tokens, in the table's own transaction. So the table itself says what is published: all tokens up to that number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A file of rows that is in the table's directory, and that no commit names yet.
+
+    `path` is as the table's log has it. `partition` has the text of each partition column; None: NULL. `about` is what
+    the table's log says of its columns, in JSON.
+    """
+
+    path: str
+    size: int
+    rows: int
+    partition: dict[str, str | None] = {}
+    about: str = "{}"
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """The token of a micro-batch. `job`: who has staged it; a job may start from a savepoint of another one."""
+
+    job: str
+    number: int
+    files: tuple[DataFile, ...]
+
+
+def next_number(last: int, now: float) -> int:
+    """Return the number of a token that is staged at `now`, in seconds. `last`: the largest one that is known.
+
+    It is the time in milliseconds, so two attempts that go on from one checkpoint have numbers of their own: what one
+    of them publishes never passes for the other one's. A clock that is behind makes no number smaller.
+    """
+    return max(last + 1, int(now * 1000))
+
+
+def unpublished(published: int | None, tokens: Sequence[Staged]) -> list[Staged]:
+    """Return the tokens that are not in the table. `published`: the number that the table has; None: none."""
+    return [token for token in tokens if published is None or token.number > published]
+
+
+def decoded(token: Any) -> Staged:
+    return msgspec.convert(token, Staged)
