@@ -155,10 +155,25 @@ class Iceberg(Lake):
     def root(self, table: str) -> str:
         return super().root(f"db/{table}")
 
-    def table(self, table: str) -> Any:
+    def catalog(self) -> Any:
         from pyiceberg.catalog import load_catalog  # it takes a second
 
-        return load_catalog("lake", **self.settings).load_table(f"db.{table}")
+        return load_catalog("lake", **self.settings)
+
+    def table(self, table: str) -> Any:
+        return open_iceberg(Sink(**self.described(table)))
 
     def rows(self, table: str) -> list[Row]:
-        return list(self.table(table).scan().to_arrow().to_pylist())
+        return read_iceberg(Sink(**self.described(table)))
+
+
+def open_iceberg(sink: Sink) -> Any:
+    """Return the table that a sink names."""
+    from pyiceberg.catalog import load_catalog  # it takes a second
+
+    settings = {name.removeprefix("catalog."): text for name, text in sink.options.items() if "catalog." in name}
+    return load_catalog(sink.options.get("catalog", "default"), **settings).load_table(sink.options["table"])
+
+
+def read_iceberg(sink: Sink) -> list[Row]:
+    return list(open_iceberg(sink).scan().to_arrow().to_pylist())

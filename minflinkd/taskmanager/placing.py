@@ -31,14 +31,20 @@ def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str])
 
 def link_or_copy_durably(source: Path, target: Path) -> None:
     """Link or copy a file, so that it outlives a loss of power. Makes the target's directory. Raises as above."""
+    made = [target.parent, *(parent for parent in target.parents if not parent.exists())]
     target.parent.mkdir(parents=True, exist_ok=True)
     link_or_copy(source, target)
-    for place, flags in ((target, os.O_RDONLY), (target.parent, os.O_RDONLY | os.O_DIRECTORY)):
-        opened = os.open(place, flags)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+    _flush(target, os.O_RDONLY)
+    for directory in dict.fromkeys([*made, *(directory.parent for directory in made[1:])]):
+        _flush(directory, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _flush(place: Path, flags: int) -> None:
+    opened = os.open(place, flags)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:

@@ -16,8 +16,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from minflinkd.jobgraph.document import read_job_file
-from minflinkd.jobgraph.model import JobGraph, Vertex
+from minflinkd.jobgraph.formats import TABLE_FORMATS
+from minflinkd.jobgraph.model import JobGraph, Sink, Vertex
 from minflinkd.jobgraph.params import resolve
 from minflinkd.jobgraph.topology import topological_order
 from tests import plain_spark
@@ -65,17 +68,24 @@ def _run(base: Path, output: Path, names: Iterable[str]) -> None:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     for name in names:
-        _run_job(spark, job_graph(name, base, output / name))
+        _run_job(spark, job_graph(name, base, output / name), output / name)
 
 
-def _run_job(spark: Any, graph: JobGraph) -> None:
+def of_the_batch(sink: Sink) -> Sink:
+    """Return the sink that the batch has instead of this one: it writes no tables, but plain files."""
+    return replace(sink, format="parquet") if sink.format in TABLE_FORMATS else sink
+
+
+def _run_job(spark: Any, graph: JobGraph, output: Path) -> None:
     frames: dict[str, Any] = {}
     for vertex in topological_order(graph.vertices):
         vertex = resolve(vertex, graph.params)
         inputs = {edge.id: frames[edge.id] for edge in vertex.inputs}
         if (sink := vertex.sink) is not None:
             (frame,) = inputs.values()
-            frame.write.partitionBy(*sink.partition_by).mode("overwrite").format(sink.format).save(sink.path)
+            format = of_the_batch(sink).format
+            target = sink.path or output / vertex.id
+            frame.write.partitionBy(*sink.partition_by).mode("overwrite").format(format).save(str(target))
         else:
             frames[vertex.id] = _frame(spark, vertex, inputs, graph.params)
 

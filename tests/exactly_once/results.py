@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset
 
 from minflinkd.jobgraph.model import Sink
+from tests.lakes import Delta, read_iceberg
 
 Row = tuple[tuple[str, Any], ...]
 
 
 def read_sink(sink: Sink, directory: Path) -> Counter[Row]:
     """Return the rows, each as often as it occurs."""
+    if sink.format == "delta":
+        return _counted(Delta(directory.parent).rows(directory.name))
+    if sink.format == "iceberg":
+        return _counted(read_iceberg(sink))
     partitioning = "hive" if sink.partition_by else None
     found = pyarrow.dataset.dataset(directory, format=sink.format, partitioning=partitioning)
-    return Counter(tuple(sorted(row.items())) for row in found.to_table().to_pylist())
+    return _counted(found.to_table().to_pylist())
+
+
+def _counted(rows: Iterable[Mapping[str, Any]]) -> Counter[Row]:
+    return Counter(tuple(sorted(row.items())) for row in rows)
 
 
 def differences(found: Counter[Row], wanted: Counter[Row]) -> str:

@@ -19,13 +19,14 @@ from ruamel.yaml import YAML
 from minflinkd.rest.schemas import JobInfo
 from tests.beside import beside
 from tests.cluster import Cluster, free_port, running_cluster, write_job
-from tests.exactly_once.batch import JOBS, job_graph, run_batch
+from tests.exactly_once.batch import JOBS, job_graph, of_the_batch, run_batch
 from tests.exactly_once.feed import AHEAD, Feed
 from tests.exactly_once.inputs import write_inputs
 from tests.exactly_once.results import Row, differences, read_sink
 from tests.files import files_below
 from tests.waiting import until
 
+LOGS = frozenset({"manifests", "_delta_log", "metadata"})  # directories of what was published
 ENDED = ("FINISHED", "FAILED", "CANCELED")
 SETTINGS = {
     "resourcemanager.standby-taskmanagers": 2,
@@ -245,11 +246,11 @@ class Trial(ABC):
 
     def sinks(self, name: str) -> dict[str, tuple[Counter[Row], Counter[Row]]]:
         """Return what each sink holds, and what the batch wrote to it."""
-        graph = job_graph(name, self.base / "in", self.base)
+        graph = job_graph(name, self.base / "in", self.base / "out" / name)
         return {
             vertex.id: (
                 read_sink(vertex.sink, self.base / "out" / name / vertex.id),
-                read_sink(vertex.sink, self.base / "batch" / name / vertex.id),
+                read_sink(of_the_batch(vertex.sink), self.base / "batch" / name / vertex.id),
             )
             for vertex in graph.vertices
             if vertex.sink is not None
@@ -268,7 +269,7 @@ def attempts(jobs: Mapping[str, JobInfo]) -> set[str]:
 def leftovers(directory: Path) -> list[str]:
     """Return the staged and temporary files that are still there."""
     found = [p for p in files_below(directory) if not p.name.startswith("part-")]
-    return [str(p.relative_to(directory)) for p in found if "manifests" not in p.parts]
+    return [str(p.relative_to(directory)) for p in found if not LOGS & {*p.parts}]
 
 
 def _runs(job: JobInfo, struck: frozenset[str]) -> bool:

@@ -23,6 +23,7 @@ JOBS = (
     "silences",
     "union",
     "two_sinks",
+    "tables",
 )
 EXCHANGING = ("windows_exchange", "diamond", "branches")
 LOOSE = "at_least_once"

@@ -12,7 +12,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortField, SortOrder
-from pyiceberg.transforms import IdentityTransform, parse_transform
+from pyiceberg.transforms import BucketTransform, IdentityTransform, parse_transform
 from pyiceberg.types import (
     DateType,
     DecimalType,
@@ -141,6 +141,43 @@ def stored(value: Any) -> Any:
 
 def literal(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "year") else value
+
+
+async def test_rows_that_wait_while_the_partitions_change_stay_in_their_own(child: Child, tmp_path: Path) -> None:
+    """A manifest has files of one partition spec: readers would look for these in the wrong partitions (K3)."""
+    lake = Iceberg(tmp_path / "lake")
+    made(lake, "evolving", {"value": "bucket[3]"})
+    attempt = await child.run(job(), task(rate(100), sql("rows", ROWS, "numbers"), out(lake.sink("evolving"))))
+    await child.batches(attempt, 2)
+    first, _ = await snapshot(child, attempt, 1)
+    with lake.table("evolving").update_spec() as spec:
+        spec.remove_field("p0").add_field("value", BucketTransform(16), "finer").add_field("small", "identity", "small")
+    await child.batches(attempt, first.batch_id + 3)
+    taken, _ = await snapshot(child, attempt, 2)
+    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=2))
+    await child.stop(attempt)
+    table = lake.table("evolving")
+    assert {file.file.spec_id for file in table.scan().plan_files()} == {0, 1}
+    for value in range(0, 100 * (taken.batch_id + 1), 7):
+        seen = table.scan(row_filter=EqualTo("value", value)).to_arrow().column("value").to_pylist()
+        assert seen == [value]
+    assert lake.values("evolving") == list(range(100 * (taken.batch_id + 1)))
+
+
+async def test_files_have_the_ids_of_their_columns(child: Child, tmp_path: Path) -> None:
+    """So a renamed column keeps its values, also in rows that wait meanwhile (K3)."""
+    lake = Iceberg(tmp_path / "lake")
+    made(lake, "renamed", {})
+    attempt = await child.run(job(), task(rate(100), sql("rows", ROWS, "numbers"), out(lake.sink("renamed"))))
+    await child.batches(attempt, 2)
+    await snapshot(child, attempt, 1)
+    with lake.table("renamed").update_schema() as schema:
+        schema.rename_column("small", "little")
+    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1))
+    await child.stop(attempt)
+    rows = await asyncio.to_thread(lake.rows, "renamed")
+    assert rows
+    assert all(row["little"] == row["value"] % 7 - 3 for row in rows)
 
 
 async def test_rows_that_the_table_cannot_have_are_a_fault(child: Child, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -127,8 +128,35 @@ async def test_a_file_that_is_gone_before_its_commit_is_told(child: Child, kind:
         Path(path).unlink()
     with pytest.raises(MinflinkError, match="a checkpoint covers the rows in") as refused:
         await child.run(job(), query, **await restored(child, taken, files, 1))
-    assert refused.value.info().code == "sink-rows-gone"
+    assert refused.value.info().code == "sink-table-changed"
     assert await values(lake, "cleaned") == []
+
+
+@KINDS
+async def test_a_table_that_was_replaced_is_not_mixed_with_the_one_before(
+    child: Child, kind: type[Lake], tmp_path: Path
+) -> None:
+    """Rows that wait are not committed into another table, and the error says what has changed (K8)."""
+    lake = kind(tmp_path / "lake")
+    query = task(rate(10), sql("rows", ROWS, "numbers"), out(lake.sink("replaced")))
+    attempt = await child.run(job(), query)
+    await child.batches(attempt, 2)
+    await snapshot(child, attempt, 1)
+    if isinstance(lake, Iceberg):
+        lake.catalog().drop_table("db.replaced")
+    else:
+        shutil.rmtree(lake.root("replaced"))
+    with pytest.raises(MinflinkError, match="is gone, and rows of sink out wait for it") as gone:
+        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1))
+    assert gone.value.info().code == "sink-table"
+    another = await child.run(job(), query)
+    await child.batches(another, 1)
+    with pytest.raises(MinflinkError, match="these have changed since: the table itself") as refused:
+        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1))
+    assert refused.value.info().code == "sink-table-changed"
+    await child.stop(another)
+    await child.stop(attempt)
+    assert await values(lake, "replaced") == []
 
 
 async def faults(child: Child, query: Task) -> list[tuple[str, str]]:

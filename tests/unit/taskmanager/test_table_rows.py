@@ -12,11 +12,10 @@ import msgspec
 import pytest
 
 from minflinkd.runtime.ids import JobId, VertexId
-from minflinkd.taskmanager.session.sinks.batch import StagedRowsGone
 from minflinkd.taskmanager.session.sinks.tables import rows as module
-from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableFailed
-from minflinkd.taskmanager.session.sinks.tables.rows import TableRows
-from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged, decoded, next_number, unpublished
+from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableChanged, TableFailed
+from minflinkd.taskmanager.session.sinks.tables.rows import Layout, Look, TableRows
+from minflinkd.taskmanager.session.sinks.tables.staged import SPEC, DataFile, Staged, decoded, next_number, unpublished
 
 JOB, SINK = JobId("1" * 32), VertexId("out")
 
@@ -29,6 +28,8 @@ class Shared:
         self.visible: list[str] = []
         self.marks: dict[str, int] = {}
         self.version = 0
+        self.identity = "a"
+        self.specs: list[str] = []
 
 
 class OneTable:
@@ -39,43 +40,47 @@ class OneTable:
 
     def __init__(self, shared: Shared, before: Any = lambda: None, *, refuses: int = 0) -> None:
         self._shared, self._before, self._refuses = shared, before, refuses
-        self._version = -1
 
-    def published(self, owner: str) -> int | None:
-        self._version = self._shared.version
-        return self._shared.marks.get(owner)
+    def look(self, owner: str) -> Look:
+        return Look(self._shared.marks.get(owner), self._shared.version, {"the table itself": self._shared.identity})
 
-    def commit(self, owner: str, number: int, checkpoint_id: int, files: Sequence[DataFile]) -> None:
+    def commit(self, look: Look, owner: str, last: Staged, checkpoint_id: int, files: Sequence[DataFile]) -> None:
         self._before()
-        if self._refuses or self._version != self._shared.version:
+        if self._refuses or look.table != self._shared.version:
             self._refuses = max(0, self._refuses - 1)
             raise Conflict("somebody was faster")
         assert self._shared.files.issuperset(file.path for file in files)
         self._shared.visible += [file.path for file in files]
-        self._shared.marks[owner] = number
+        self._shared.marks[owner] = last.number
+        self._shared.specs.append(last.spec)
         self._shared.version += 1
 
-    def has(self, file: DataFile) -> bool:
+    def has(self, look: Look, file: DataFile) -> bool:
         return file.path in self._shared.files
 
-    def delete(self, file: DataFile) -> None:
+    def delete(self, look: Look, file: DataFile) -> None:
         assert file.path not in self._shared.visible
         self._shared.files.discard(file.path)
 
     def check(self, rows: Any) -> None:
         raise NotImplementedError
 
-    lay_out = add = check
+    def lay_out(self, rows: Any) -> Layout:
+        raise NotImplementedError
+
+    def add(self, layout: Layout, file: Any, name: str) -> DataFile:
+        raise NotImplementedError
 
 
 def sink_of(table: OneTable, job: JobId = JOB) -> TableRows:
-    return TableRows(table, job, SINK, Path("waiting"))  # type: ignore[arg-type]
+    return TableRows(table, job, SINK, Path("waiting"))
 
 
-def token(shared: Shared, number: int, *names: str, job: str = JOB) -> Any:
+def token(shared: Shared, number: int, *names: str, job: str = JOB, spec: str = "0") -> Any:
     shared.files.update(names)
     files = tuple(DataFile(name, 1, 1) for name in names)
-    return msgspec.to_builtins(Staged(job=job, number=number, files=files))
+    relies_on = {"the table itself": shared.identity, SPEC: spec}
+    return msgspec.to_builtins(Staged(job=job, number=number, files=files, relies_on=relies_on))
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +139,7 @@ def test_another_writer_only_delays_a_commit() -> None:
 def test_a_table_that_others_change_all_the_time_is_told_and_the_rows_stay() -> None:
     shared = Shared()
     owed = [token(shared, 1, "a")]
-    with pytest.raises(TableFailed, match="others have changed the table during each of 10 commits"):
+    with pytest.raises(TableFailed, match="the table refused each of 10 commits: somebody was faster"):
         sink_of(OneTable(shared, refuses=10)).commit(3, owed)
     sink_of(OneTable(shared)).commit(4, owed)
     assert shared.visible == ["a"]
@@ -144,9 +149,28 @@ def test_a_file_that_is_gone_is_not_committed() -> None:
     shared = Shared()
     owed = [token(shared, 1, "a"), token(shared, 2, "b")]
     shared.files.remove("b")
-    with pytest.raises(StagedRowsGone, match="the rows in b"):
+    with pytest.raises(TableChanged, match="the rows in b"):
         sink_of(OneTable(shared)).commit(3, owed)
     assert shared.visible == []
+
+
+def test_a_table_that_was_replaced_gets_no_files_of_the_one_before() -> None:
+    """They would be those of other columns, or of another directory."""
+    shared = Shared()
+    owed = token(shared, 1, "a")
+    shared.identity = "b"
+    with pytest.raises(TableChanged, match="these have changed since: the table itself"):
+        sink_of(OneTable(shared)).commit(3, [owed])
+    assert shared.visible == []
+
+
+def test_files_of_several_partition_specs_have_a_commit_each() -> None:
+    """A manifest has files of one spec. Which is no longer the table's must not matter (K3)."""
+    shared = Shared()
+    owed = [token(shared, n, name, spec=spec) for n, name, spec in ((1, "a", "0"), (2, "b", "0"), (3, "c", "1"))]
+    sink_of(OneTable(shared)).commit(3, owed)
+    sink_of(OneTable(shared)).commit(3, owed)
+    assert (shared.visible, shared.specs) == (["a", "b", "c"], ["0", "1"])
 
 
 def test_what_is_published_is_not_deleted() -> None:

@@ -19,11 +19,11 @@ from pyspark.sql import DataFrame
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
 from minflinkd.jobgraph.model import Sink
+from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.session.plan.plan import Plan
-from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
 from minflinkd.taskmanager.session.sinks.database import Database, DatabaseFailed, NoDriver
 from minflinkd.taskmanager.session.sinks.files import local_path
-from minflinkd.taskmanager.session.sinks.tables.failures import THERE, TableFailed
+from minflinkd.taskmanager.session.sinks.tables.failures import THERE, said
 from minflinkd.taskmanager.session.sinks.tables.targets import table_of
 from minflinkd.taskmanager.session.spark.session import Session
 
@@ -80,8 +80,10 @@ def _table(rows: DataFrame, sink: Sink) -> Found:
     def look() -> Found:
         try:
             table.check(rows)
-        except (UnfitSink, TableFailed) as error:
+        except MinflinkError as error:
             return error.message, error.hint
+        except Exception as error:  # of a library: one sink must not keep the others from being looked at
+            return f"{table.name} cannot be looked at: {said(error)}", THERE
         return None
 
     late = f"{table.name} cannot be reached: its storage has not answered within {_ANSWER:g} s", THERE

@@ -55,6 +55,7 @@ _WATCH = 0.1  # seconds between two polls of a running query's progress; its end
 _REPORT = 1.0  # seconds that a snapshot waits for Spark's report of its micro-batch, which comes much sooner
 _LOOK = 1.0  # seconds between two checks whether a query that has had no input has some now
 _LAST_WORD = 10.0  # seconds; it takes much less to see that the query has failed, or that the JVM is gone
+_TAKEN_OFF = 60.0  # seconds that Spark may need to take an ended query off its list, on a machine that is very busy
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class RunningQuery:
             if not run.java.isActive():
                 # Its state says so before Spark has taken it off its list, and until then it cannot be opened again.
                 with suppress(PySparkException, Py4JError):
-                    run.java.awaitTermination(round(_LAST_WORD * 1000))
+                    run.java.awaitTermination(round(_TAKEN_OFF * 1000))
                 return run
             self._report(run)
             self._look_at_work(run)

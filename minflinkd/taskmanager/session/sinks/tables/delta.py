@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow.fs import FileType, PyFileSystem
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     BooleanType,
@@ -24,6 +23,7 @@ from pyspark.sql.types import (
     DecimalType,
     IntegralType,
     StringType,
+    StructField,
     StructType,
 )
 
@@ -36,11 +36,14 @@ from minflinkd.taskmanager.session.sinks.tables.delta_statistics import statisti
 from minflinkd.taskmanager.session.sinks.tables.failures import THERE, Conflict, TableFailed, said
 from minflinkd.taskmanager.session.sinks.tables.fitting import fitted, new_columns, nullable, only_with
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile
-from minflinkd.taskmanager.session.sinks.tables.staged import DataFile
+from minflinkd.taskmanager.session.sinks.tables.rows import Layout, Look
+from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+_IDENTITY, _PARTITION_COLUMNS = "the table itself", "the partition columns"
+_TRIES: Final = 5  # to add columns beside other writers
 _OWN: Final = frozenset({SCHEMA, COMPRESSION})  # options that are not the storage's
 # A task that is stopped must not wait for a storage that is away for longer than task.cancellation.timeout.
 _PATIENCE: Final = {"connect_timeout": "5s", "timeout": "30s", "max_retries": "3", "retry_timeout": "10s"}
@@ -70,10 +73,9 @@ class DeltaTarget:
         self._adds = sink.options.get(SCHEMA) == ADD_COLUMNS
         given = {name: value for name, value in sink.options.items() if name not in _OWN}
         self._options = given if self._local is not None else _PATIENCE | given
-        self._read: DeltaTable | None = None  # as it was when the mark was read
+        self._laid: DeltaTable | None = None  # as the last micro-batch has seen it
 
     def check(self, rows: DataFrame) -> None:
-        """Raise UnfitSink if rows with these columns cannot be written, TableFailed if nobody can tell."""
         table = self._open()
         if table is None:
             self._check_partitions(nullable(rows.schema), self._partition_by)
@@ -82,17 +84,33 @@ class DeltaTarget:
             return
         self._fit(table, rows)
 
-    def lay_out(self, rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
-        table = self._open() or self._create(nullable(rows.schema))
-        new = new_columns(_of_spark(table), rows.schema)
-        if new and self._adds:
+    def lay_out(self, rows: DataFrame) -> Layout:
+        from deltalake.exceptions import CommitFailedError
+
+        table = self._laid = self._now(nullable(rows.schema))
+        for tried in range(_TRIES):
+            new = new_columns(_of_spark(table), (), rows.schema)
+            if not new or not self._adds:
+                break
             self._check(table)
-            with self._said("did not take new columns"):
-                table.alter.add_columns(list(_of_delta(StructType(new)).fields))
-            table = self._open() or table
+            try:
+                with self._said("did not take new columns"):
+                    table.alter.add_columns(list(_of_delta(StructType(new)).fields))
+            except TableFailed as error:  # another job may just have added them
+                if not isinstance(error.__cause__, CommitFailedError) or tried == _TRIES - 1:
+                    raise
+            table = self._laid = self._open() or table
         return self._fit(table, rows)
 
-    def add(self, file: LocalFile, name: str) -> DataFile:
+    def _now(self, schema: StructType) -> DeltaTable:
+        """Return the table as it is now. Makes one with this schema, unless this attempt has seen one before."""
+        if self._laid is None:
+            return self._open() or self._create(schema)
+        with self._said("cannot be read"):
+            self._laid.update_incremental()
+        return self._laid
+
+    def add(self, layout: Layout, file: LocalFile, name: str) -> DataFile:
         path = f"{file.directory}/{name}" if file.directory and _PLAIN.fullmatch(file.directory) else name
         with self._said("did not take a file"):
             if self._local is not None:
@@ -104,26 +122,22 @@ class DeltaTarget:
                     shutil.copyfileobj(source, target, _PIECE)
         return DataFile(path, file.size, int(file.footer.num_rows), dict(file.partition), statistics(file.footer))
 
-    def published(self, owner: str) -> int | None:
-        table = self._read = self._open()
-        return None if table is None else table.transaction_version(owner)
+    def look(self, owner: str) -> Look:
+        if (table := self._open()) is None:
+            return Look(None, None)
+        return Look(table.transaction_version(owner), table, _facts(table))
 
-    def commit(self, owner: str, number: int, checkpoint_id: int, files: Sequence[DataFile]) -> None:
+    def commit(self, look: Look, owner: str, last: Staged, checkpoint_id: int, files: Sequence[DataFile]) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction
 
-        table = self._read
-        if table is None:
-            raise TableFailed(
-                f"{self.name} is gone: its directory has no _delta_log",
-                hint="was it moved or deleted? The rows stay staged, and it is tried again",
-            )
+        table: DeltaTable = look.table
         self._check(table)
         now = int(time.time() * 1000)
         actions = [AddAction(file.path, file.size, file.partition, now, True, file.about) for file in files]
         properties = CommitProperties(
-            app_transactions=[Transaction(owner, number)],
+            app_transactions=[Transaction(owner, last.number)],
             custom_metadata={"minflinkd.sink": owner, "minflinkd.checkpoint": str(checkpoint_id)},
         )
         partition_by = table.metadata().partition_columns
@@ -137,14 +151,14 @@ class DeltaTarget:
                 raise Conflict(error.message) from error
             raise
 
-    def has(self, file: DataFile) -> bool:
+    def has(self, look: Look, file: DataFile) -> bool:
         if self._local is not None:
             return (Path(self._local) / file.path).exists()
         with self._said("did not say whether it has a file"):
             (found,) = self._files().get_file_info([file.path])
             return bool(found.type == FileType.File)
 
-    def delete(self, file: DataFile) -> None:
+    def delete(self, look: Look, file: DataFile) -> None:
         if self._local is not None:
             (Path(self._local) / file.path).unlink(missing_ok=True)
             return
@@ -163,7 +177,7 @@ class DeltaTarget:
             ) from error
         with self._said("cannot be read"):
             try:
-                return DeltaTable(self.uri, storage_options=self._options, without_files=True)
+                return DeltaTable(self.uri, storage_options=self._options)
             except TableNotFoundError:
                 return None
 
@@ -180,10 +194,11 @@ class DeltaTarget:
                 storage_options=self._options,
             )
 
-    def _fit(self, table: DeltaTable, rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
-        """Return the rows as the table has them, and its partition columns. Raises UnfitSink."""
+    def _fit(self, table: DeltaTable, rows: DataFrame) -> Layout:
+        """Raises UnfitSink."""
         self._check(table)
-        schema, partition_by = _of_spark(table), tuple(table.metadata().partition_columns)
+        plain = [StructField(field.name, field.dataType, field.nullable) for field in _of_spark(table).fields]
+        schema, partition_by = StructType(plain), tuple(table.metadata().partition_columns)
         if self._partition_by not in ((), partition_by):
             raise UnfitSink(
                 f"{self.name} is partitioned by {', '.join(partition_by) or 'nothing'}, not by "
@@ -192,14 +207,19 @@ class DeltaTarget:
             )
         self._check_partitions(schema, partition_by)
         if self._adds:
-            schema = StructType([*schema.fields, *new_columns(schema, rows.schema)])
-        try:
-            laid_out = fitted(rows, schema, self.name)
-        except AnalysisException as error:
-            raise UnfitSink(f"the rows do not fit {self.name}: {error}", hint="cast the columns in SQL") from error
-        for name, condition in _conditions(table, schema):
+            schema = StructType([*schema.fields, *new_columns(schema, (), rows.schema)])
+        laid_out = fitted(rows, schema, self.name)
+        if missing := [name for name in partition_by if name not in laid_out.columns]:
+            raise UnfitSink(
+                f"{self.name} is partitioned by {missing[0]}, a column that the rows do not have",
+                hint=f"add {missing[0]} to the rows",
+            )
+        for name, condition in _conditions(table, schema, partition_by):
             laid_out = only_with(laid_out, name, condition, self.name)
-        return laid_out, partition_by
+        facts = _facts(table)
+        relied_on = {_IDENTITY, _PARTITION_COLUMNS, *(_fact_of(name) for name in laid_out.columns)}
+        relies_on = {name: fact for name, fact in facts.items() if name in relied_on}
+        return Layout(laid_out, partition_by, table, relies_on)
 
     def _check(self, table: DeltaTable) -> None:
         """Raise UnfitSink if the table asks more of a writer than is done here."""
@@ -261,12 +281,26 @@ def _of_delta(schema: StructType) -> Any:
     return Schema.from_json(schema.json())
 
 
-def _conditions(table: DeltaTable, schema: StructType) -> Iterator[tuple[str, str]]:
+def _fact_of(column: str) -> str:
+    return f"column {column}"
+
+
+def _facts(table: DeltaTable) -> dict[str, str]:
+    """Return what files of the table depend on: they have columns by name, and no partition columns."""
+    metadata = table.metadata()
+    columns = {_fact_of(field.name): json.dumps(field.jsonValue()["type"]) for field in _of_spark(table).fields}
+    partition_columns = ", ".join(metadata.partition_columns)
+    return {_IDENTITY: str(metadata.id), _PARTITION_COLUMNS: partition_columns, **columns}
+
+
+def _conditions(table: DeltaTable, schema: StructType, partition_by: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each rule that the table has for its rows: a name and a condition in SQL, which must be true."""
     for field in schema.fields:
         if not field.nullable:
-            quoted = field.name.replace("`", "``")
-            yield f"{field.name} NOT NULL", f"`{quoted}` IS NOT NULL"
+            quoted = f"`{field.name.replace('`', '``')}`"
+            if field.name in partition_by:  # in Delta's log an empty text of a partition is NULL
+                quoted = f"nullif(CAST({quoted} AS STRING), '')"
+            yield f"{field.name} NOT NULL", f"{quoted} IS NOT NULL"
     configuration: Mapping[str, Any] = table.metadata().configuration
     for name, condition in configuration.items():
         if name.startswith(_CONSTRAINT) and condition:

@@ -19,6 +19,13 @@ class TableFailed(MinflinkError):
     consequence = Consequence.RETRYABLE
 
 
+class TableChanged(MinflinkError):
+    """The table is not the one for which rows were staged, or their files are gone. They cannot be committed."""
+
+    code = "sink-table-changed"
+    consequence = Consequence.FATAL
+
+
 class Conflict(Exception):
     """Somebody else has changed the table meanwhile: look again, and repeat the commit."""
 

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructField,
+    StructType,
+)
 
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
+
+# The types that take all values of a type.
+_WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {
+    ByteType: (ShortType, IntegerType, LongType, FloatType, DoubleType),
+    ShortType: (IntegerType, LongType, FloatType, DoubleType),
+    IntegerType: (LongType, DoubleType),
+    FloatType: (DoubleType,),
+}
+_DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 
 
 def nullable(schema: StructType) -> StructType:
@@ -24,24 +49,33 @@ def _nullable(kind: DataType) -> DataType:
     return kind
 
 
-def new_columns(table: StructType, rows: StructType) -> list[StructField]:
-    """Return the columns of the rows that the table does not have."""
-    known = {field.name.lower() for field in table.fields}
+def new_columns(table: StructType, others: Iterable[str], rows: StructType) -> list[StructField]:
+    """Return the columns of the rows that the table does not have. `others`: columns of it that Spark cannot write."""
+    known = {*(field.name.lower() for field in table.fields), *(name.lower() for name in others)}
     return [field for field in nullable(rows).fields if field.name.lower() not in known]
 
 
 def only_with(rows: DataFrame, rule: str, condition: str, table: str) -> DataFrame:
-    """Return rows that fail where one of them does not fulfil a condition, which is SQL. `rule`, `table`: names."""
-    held = F.coalesce(F.expr(condition), F.lit(False))
+    """Return rows that fail where one of them does not fulfil a condition, which is SQL. `rule`, `table`: names.
+
+    Raises UnfitSink if the condition needs a column that the rows do not have.
+    """
     problem = F.raise_error(F.lit(f"a row breaks the rule {rule} of {table}"))
-    return rows.where(F.when(held, F.lit(True)).otherwise(problem))
+    try:
+        held = F.coalesce(F.expr(condition), F.lit(False))
+        return rows.where(F.when(held, F.lit(True)).otherwise(problem))
+    except AnalysisException as error:
+        raise UnfitSink(
+            f"the rule {rule} of {table} cannot be checked: {condition} ({' '.join(str(error).split())[:200]})",
+            hint="the rows need all columns that the rule names, and Spark must know its functions",
+        ) from error
 
 
 def fitted(rows: DataFrame, schema: StructType, table: str) -> DataFrame:
     """Return the rows with the table's columns: their names, types and order. `table`: its name, for errors.
 
-    A number may get a wider type. A column that the rows do not have is left out, so it is NULL in the table. Raises
-    UnfitSink for columns that the table does not have, and lacks; AnalysisException for types that do not fit.
+    A value may get a wider type. A column that the rows do not have is left out, so it is NULL in the table. Raises
+    UnfitSink for columns, fields and values that the table does not have or take, and for those that it needs.
     """
     columns = {field.name.lower(): field for field in schema.fields}
     unknown = [name for name in rows.columns if name.lower() not in columns]
@@ -57,5 +91,64 @@ def fitted(rows: DataFrame, schema: StructType, table: str) -> DataFrame:
             f"{table} needs a column {', '.join(missing)}, which may not be NULL, and the rows do not have it",
             hint=f"SELECT ..., <value> AS {missing[0]}",
         )
-    wanted = StructType([field for field in schema.fields if field.name.lower() in there])
-    return rows.to(nullable(wanted))
+    for field in rows.schema.fields:
+        wanted = columns[field.name.lower()]
+        for problem in misfits(field.dataType, wanted.dataType, wanted.name):
+            raise UnfitSink(f"the rows do not fit {table}: {problem}", hint="cast the columns in SQL")
+    return rows.to(StructType([_loosened(field) for field in schema.fields if field.name.lower() in there]))
+
+
+def misfits(given: DataType, wanted: DataType, path: str) -> Iterator[str]:
+    """Yield why values of one type cannot be written as another. `path`: of the column or field. Pure."""
+    if isinstance(given, StructType) and isinstance(wanted, StructType):
+        yield from _misfits_of_fields(given, wanted, path)
+    elif isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
+        yield from misfits(given.elementType, wanted.elementType, f"{path}.element")
+        if given.containsNull and not wanted.containsNull:
+            yield f"elements of {path} may not be NULL there"
+    elif isinstance(given, MapType) and isinstance(wanted, MapType):
+        yield from misfits(given.keyType, wanted.keyType, f"{path}.key")
+        yield from misfits(given.valueType, wanted.valueType, f"{path}.value")
+        if given.valueContainsNull and not wanted.valueContainsNull:
+            yield f"values of {path} may not be NULL there"
+    elif not _takes(wanted, given):
+        yield f"{path} is {given.simpleString()}, and {wanted.simpleString()} there"
+
+
+def _misfits_of_fields(given: StructType, wanted: StructType, path: str) -> Iterator[str]:
+    fields = {field.name.lower(): field for field in wanted.fields}
+    for field in given.fields:
+        there = fields.pop(field.name.lower(), None)
+        if there is None:
+            yield f"{path} has no field {field.name} there"
+            continue
+        yield from misfits(field.dataType, there.dataType, f"{path}.{field.name}")
+        if field.nullable and not there.nullable:
+            yield f"{path}.{field.name} may not be NULL there"
+    yield from (f"{path}.{field.name} is missing" for field in fields.values() if not field.nullable)
+
+
+def _takes(wanted: DataType, given: DataType) -> bool:
+    """Whether each value of a plain type is one of another type too."""
+    if wanted == given or type(wanted) in _WIDER.get(type(given), ()):
+        return True
+    if not isinstance(wanted, DecimalType):
+        return False
+    if isinstance(given, DecimalType):
+        return wanted.scale >= given.scale and wanted.precision - wanted.scale >= given.precision - given.scale
+    return type(given) in _DIGITS and wanted.precision - wanted.scale >= _DIGITS[type(given)]
+
+
+def _loosened(field: StructField) -> StructField:
+    """Return a column of the table as rows get it: whether NULL is allowed is checked in another way."""
+    return StructField(field.name, _without_rules(field.dataType), metadata=field.metadata)
+
+
+def _without_rules(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return StructType([_loosened(field) for field in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_without_rules(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(_without_rules(kind.keyType), _without_rules(kind.valueType))
+    return kind

@@ -26,6 +26,11 @@ _MARK: Final = "="  # before each text
 _WHOLE: Final = (spark.IntegralType, spark.DateType, spark.TimestampType)
 
 
+def by_value(kind: spark.DataType) -> bool:
+    """Whether a column of this type can be partitioned by its values."""
+    return _stored(F.lit(None), kind) is not None
+
+
 def columns(spec: PartitionSpec, schema: Schema, rows: spark.StructType, table: str) -> dict[str, Column]:
     """Return the columns that rows need, by name, in the order of the partition fields. Raises UnfitSink.
 

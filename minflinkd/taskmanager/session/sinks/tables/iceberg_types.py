@@ -8,8 +8,9 @@ from pyspark.sql import types as spark
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
-    from pyiceberg.types import IcebergType
+    from pyiceberg.types import IcebergType, NestedField
 
+FIELD_ID = "parquet.field.id"  # in the metadata of a column: Spark writes it into Parquet files
 _SAME: dict[str, spark.DataType] = {
     "boolean": spark.BooleanType(),
     "int": spark.IntegerType(),
@@ -29,17 +30,41 @@ class NotOfSpark(Exception):
 
 
 def of_spark(schema: Schema) -> tuple[spark.StructType, dict[str, str]]:
-    """Return the columns that Spark can write, and the types of the others by name."""
+    """Return the columns that Spark can write, and the types of the others by name.
+
+    Spark writes the ids of columns and of their fields. For elements of lists and maps it cannot. A table that has some
+    gets no ids at all: a reader that finds some ids looks for nothing by name.
+    """
     columns, others = [], {}
+    with_ids = not any(_has_elements(field.field_type) for field in schema.fields)
     for field in schema.fields:
         try:
-            columns.append(spark.StructField(field.name, _of_spark(field.field_type), not field.required))
+            columns.append(_field(field, with_ids=with_ids))
         except NotOfSpark:
             others[field.name] = str(field.field_type)
     return spark.StructType(columns), others
 
 
-def _of_spark(kind: IcebergType) -> spark.DataType:
+def has_ids(schema: spark.StructType) -> bool:
+    """Whether files with these columns have the ids of the table's."""
+    return all(FIELD_ID in field.metadata for field in schema.fields)
+
+
+def _has_elements(kind: IcebergType) -> bool:
+    from pyiceberg import types as iceberg
+
+    if isinstance(kind, iceberg.StructType):
+        return any(_has_elements(field.field_type) for field in kind.fields)
+    return isinstance(kind, iceberg.ListType | iceberg.MapType)
+
+
+def _field(field: NestedField, *, with_ids: bool) -> spark.StructField:
+    metadata = {FIELD_ID: field.field_id} if with_ids else {}
+    kind = _of_spark(field.field_type, with_ids=with_ids)
+    return spark.StructField(field.name, kind, not field.required, metadata)
+
+
+def _of_spark(kind: IcebergType, *, with_ids: bool) -> spark.DataType:
     """Raises NotOfSpark."""
     from pyiceberg import types as iceberg
 
@@ -48,10 +73,13 @@ def _of_spark(kind: IcebergType) -> spark.DataType:
     if isinstance(kind, iceberg.DecimalType):
         return spark.DecimalType(kind.precision, kind.scale)
     if isinstance(kind, iceberg.ListType):
-        return spark.ArrayType(_of_spark(kind.element_type), not kind.element_required)
+        return spark.ArrayType(_of_spark(kind.element_type, with_ids=False), not kind.element_required)
     if isinstance(kind, iceberg.MapType):
-        return spark.MapType(_of_spark(kind.key_type), _of_spark(kind.value_type), not kind.value_required)
+        return spark.MapType(
+            _of_spark(kind.key_type, with_ids=False),
+            _of_spark(kind.value_type, with_ids=False),
+            not kind.value_required,
+        )
     if isinstance(kind, iceberg.StructType):
-        fields = [spark.StructField(each.name, _of_spark(each.field_type), not each.required) for each in kind.fields]
-        return spark.StructType(fields)
+        return spark.StructType([_field(field, with_ids=with_ids) for field in kind.fields])
     raise NotOfSpark(str(kind))

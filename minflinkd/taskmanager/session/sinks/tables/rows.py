@@ -17,6 +17,8 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
@@ -27,10 +29,16 @@ from pyspark.sql import DataFrame
 
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.ids import JobId, VertexId
-from minflinkd.taskmanager.session.sinks.batch import StagedRowsGone
-from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableFailed
+from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableChanged, TableFailed
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile, written
-from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged, decoded, next_number, unpublished
+from minflinkd.taskmanager.session.sinks.tables.staged import (
+    DataFile,
+    Staged,
+    changed,
+    decoded,
+    next_number,
+    unpublished,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,10 +48,37 @@ log = structlog.get_logger(__name__)
 _TRIES: Final = 10  # of a commit beside those of other writers
 _PARALLEL: Final = 4  # files that are uploaded, or looked for, at a time
 _PAUSE: Final = 0.1  # seconds, before the second try
+_FRESH: Final = 600.0  # seconds; nobody cleans a table of files that are younger
+
+
+@dataclass(frozen=True)
+class Look:
+    """The table as it was at one moment.
+
+    `number`: in the mark of the writer who looked; None without a mark. `facts`: what tokens may rely on.
+    """
+
+    number: int | None
+    table: Any  # the library's; None: there is no table
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Rows as the files of a table have them.
+
+    `partition_by`: columns whose values are in the names of directories. `relies_on`: what must hold for the table when
+    the files are committed.
+    """
+
+    rows: DataFrame
+    partition_by: tuple[str, ...]
+    table: Any  # the library's, whose columns and partitions these are
+    relies_on: dict[str, str]
 
 
 class Table(Protocol):
-    """A table that takes files. Each call may raise TableFailed."""
+    """A table that takes files. Micro-batches and commits use it from two threads. Each call may raise TableFailed."""
 
     name: str  # for errors
     settings: dict[str, str]  # of Spark's writer
@@ -53,30 +88,30 @@ class Table(Protocol):
         """Raise UnfitSink if rows with these columns cannot be written. Changes nothing."""
 
     @abstractmethod
-    def lay_out(self, rows: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
-        """Return the rows as the table's files have them, and the columns by which they are partitioned.
-
-        Creates the table, and adds columns, if the job allows it. Raises UnfitSink if the rows do not fit the table.
-        """
+    def lay_out(self, rows: DataFrame) -> Layout:
+        """Fit rows to the table. Creates it, and adds columns, if the job allows it. Raises UnfitSink."""
 
     @abstractmethod
-    def add(self, file: LocalFile, name: str) -> DataFile:
+    def add(self, layout: Layout, file: LocalFile, name: str) -> DataFile:
         """Put a file into the table's directory, durably. `name` is that of no other file."""
 
     @abstractmethod
-    def published(self, owner: str) -> int | None:
-        """Return the number in the mark of `owner`; None without a mark. The next commit is based on what was read."""
+    def look(self, owner: str) -> Look:
+        """Read the mark of `owner`. A commit is based on what was seen with it."""
 
     @abstractmethod
-    def commit(self, owner: str, number: int, checkpoint_id: int, files: Sequence[DataFile]) -> None:
-        """Make files visible and set the mark, both or neither. Raises Conflict."""
+    def commit(self, look: Look, owner: str, last: Staged, checkpoint_id: int, files: Sequence[DataFile]) -> None:
+        """Make files visible and set the mark to the number of `last`, both or neither.
+
+        All files are of its partition spec. Raises Conflict if `look` is too old for that.
+        """
 
     @abstractmethod
-    def has(self, file: DataFile) -> bool:
+    def has(self, look: Look, file: DataFile) -> bool:
         """Whether the file is still there."""
 
     @abstractmethod
-    def delete(self, file: DataFile) -> None:
+    def delete(self, look: Look, file: DataFile) -> None:
         """Delete a file, if it is there, that no commit names."""
 
 
@@ -88,71 +123,112 @@ class TableRows:
         self._table = table
         self._job_id, self._sink = job_id, vertex_id
         self._waiting = waiting
-        self._number: int | None = None  # the largest one of this job that is known
-        self._staged: set[str] = set()  # paths of files that this attempt has staged
+        self._number: int | None = None  # the last one that this attempt has given; None before the first
+        self._own: set[int] = set()  # numbers that this attempt has given, and not committed yet
+        self._tried = 0  # the largest number that this attempt has tried to commit
 
     def stage(self, batch: DataFrame, epoch: int) -> Any:
         self._waiting.mkdir(parents=True, exist_ok=True)
-        rows, partition_by = self._table.lay_out(batch)
-        with written(rows, self._waiting, partition_by=partition_by, options=self._table.settings) as files:
+        layout = self._table.lay_out(batch)
+        settings = self._table.settings
+        with written(layout.rows, self._waiting, partition_by=layout.partition_by, options=settings) as files:
             if not files:
                 return None
-            if self._number is None:
-                self._number = self._table.published(self._owner(self._job_id)) or 0
-            self._number = next_number(self._number, time.time())
+            if self._number is None:  # all that earlier attempts owed is committed by now
+                self._number = self._table.look(self._owner(self._job_id)).number or 0
+            number = self._number = next_number(self._number, time.time())
             names = (f"part-{n:05d}-{uuid4()}.parquet" for n in range(len(files)))
-            added = _each(list(zip(files, names, strict=True)), lambda file: self._table.add(*file))
-        self._staged.update(file.path for file in added)
-        return msgspec.to_builtins(Staged(job=self._job_id, number=self._number, files=tuple(added)))
+            added = _each(list(zip(files, names, strict=True)), lambda file: self._table.add(layout, *file))
+        self._own.add(number)
+        staged = Staged(job=self._job_id, number=number, files=tuple(added), relies_on=layout.relies_on)
+        return msgspec.to_builtins(staged)
 
     def commit(self, checkpoint_id: int, tokens: list[Any]) -> None:
-        """Publish what is not published yet. Raises TableFailed, StagedRowsGone."""
+        """Publish what is not published yet. Raises TableFailed, TableChanged."""
         found = [decoded(token) for token in tokens]
         for job_id in dict.fromkeys(token.job for token in found):  # those of a savepoint of another job come first
-            self._commit(job_id, checkpoint_id, [token for token in found if token.job == job_id])
-        self._staged.difference_update(file.path for token in found for file in token.files)
+            owed = [token for token in found if token.job == job_id]
+            for _, of_one_spec in groupby(owed, key=lambda token: token.spec):
+                self._commit(self._owner(job_id), checkpoint_id, list(of_one_spec))
+        self._own.difference_update(token.number for token in found)
 
     def abort(self, tokens: list[Any] | None) -> None:
         """Delete what was staged, but for rows that are published. An attempt that begins does not look for any."""
         for token in (decoded(token) for token in tokens or ()):
-            if unpublished(self._table.published(self._owner(token.job)), [token]):
-                _each(token.files, self._table.delete)
+            look = self._table.look(self._owner(token.job))
+            if unpublished(look.number, [token]):
+                _each(token.files, lambda file, look=look: self._table.delete(look, file))  # type: ignore[misc]
 
-    def _commit(self, job_id: str, checkpoint_id: int, tokens: Sequence[Staged]) -> None:
-        owner = self._owner(job_id)
-        number = max(token.number for token in tokens)
-        if job_id == self._job_id:
-            self._number = max(number, self._number or 0)
+    def _commit(self, owner: str, checkpoint_id: int, tokens: Sequence[Staged]) -> None:
+        why = ""
         for tried in range(_TRIES):
-            left = unpublished(self._table.published(owner), tokens)
+            look = self._table.look(owner)
+            left = unpublished(look.number, tokens)
+            self._check_mark(look, tokens)
             if not left:
                 return
+            if look.table is None:
+                raise TableFailed(
+                    f"{self._table.name} is gone, and rows of sink {self._sink} wait for it",
+                    hint="was it moved, dropped or renamed, or is a disk not mounted? It is tried again",
+                )
+            self._check_facts(look, left)
             files = [file for token in left for file in token.files]
-            self._check_files(files)
+            self._check_files(look, left)
             reach(CrashPoint.SINK_SENT)
+            if tokens[-1].job == self._job_id:
+                self._tried = max(self._tried, tokens[-1].number)
             try:
-                self._table.commit(owner, number, checkpoint_id, files)
+                self._table.commit(look, owner, left[-1], checkpoint_id, files)
             except Conflict as conflict:
-                log.info("another commit came first", sink=self._sink, table=self._table.name, why=str(conflict))
+                why = str(conflict)
+                log.info("another commit came first", sink=self._sink, table=self._table.name, why=why)
                 time.sleep(_PAUSE * tried)
                 continue
             reach(CrashPoint.SINK_WRITTEN)
             return
         raise TableFailed(
-            f"sink {self._sink}: others have changed {self._table.name} during each of {_TRIES} commits",
+            f"sink {self._sink}: {self._table.name} refused each of {_TRIES} commits: {why}",
             hint="the rows stay staged, and it is tried again; do other writers change the table all the time?",
         )
 
-    def _check_files(self, files: Sequence[DataFile]) -> None:
-        """Raise StagedRowsGone if a file of an earlier attempt is gone: a table that names it cannot be read."""
-        earlier = [file for file in files if file.path not in self._staged]
-        for file, is_there in zip(earlier, _each(earlier, self._table.has), strict=True):
+    def _check_mark(self, look: Look, tokens: Sequence[Staged]) -> None:
+        """Raise TableFailed if another attempt has published later rows than these of this one, by its clock.
+
+        They would pass for published. It needs an attempt that goes on though it is believed dead, and whose clock is
+        ahead. If this is that attempt, the error changes nothing.
+        """
+        number, last = look.number, tokens[-1].number
+        if number is not None and number > last and last in self._own and last > self._tried:
+            raise TableFailed(
+                f"sink {self._sink}: another attempt of the job has published later rows to {self._table.name}",
+                hint="do two clusters run the same job, or are the clocks of the hosts apart? Restart the job",
+            )
+
+    def _check_facts(self, look: Look, tokens: Sequence[Staged]) -> None:
+        for token in tokens:
+            if gone := changed(token.relies_on, look.facts):
+                raise TableChanged(
+                    f"sink {self._sink}: rows wait for {self._table.name} as it was, and these have changed since: "
+                    f"{', '.join(gone)}",
+                    hint="was the table replaced, or a column renamed? Undo the change and start the job from its last "
+                    "checkpoint; or start it from an earlier savepoint, and check for rows that are then there twice",
+                )
+
+    def _check_files(self, look: Look, tokens: Sequence[Staged]) -> None:
+        """Raise TableChanged if a file is gone: a table that names it cannot be read. Fresh ones are not looked for."""
+        since = (time.time() - _FRESH) * 1000
+        doubtful = [
+            file for token in tokens if token.number not in self._own or token.number < since for file in token.files
+        ]
+        there = _each(doubtful, lambda file: self._table.has(look, file))
+        for file, is_there in zip(doubtful, there, strict=True):
             if not is_there:
-                raise StagedRowsGone(
+                raise TableChanged(
                     f"sink {self._sink}: a checkpoint covers the rows in {file.path}, which {self._table.name} does "
                     "not have yet, but the file is gone",
-                    hint="did somebody clean the table (VACUUM, remove orphan files) of files that are too new? "
-                    "Start the job from an earlier checkpoint, or savepoint, which then writes these rows again",
+                    hint="did somebody clean the table (VACUUM, remove orphan files) of files that are too new? Start "
+                    "the job from an earlier checkpoint or savepoint, and check for rows that are then there twice",
                 )
 
     def _owner(self, job_id: str) -> str:

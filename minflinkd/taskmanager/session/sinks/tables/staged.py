@@ -6,10 +6,12 @@ tokens, in the table's own transaction. So the table itself says what is publish
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+
+SPEC = "partition spec"  # a fact that may have changed: the table still knows the old one
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -27,11 +29,21 @@ class DataFile(msgspec.Struct, frozen=True):
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """The token of a micro-batch. `job`: who has staged it; a job may start from a savepoint of another one."""
+    """The token of a micro-batch.
+
+    `job`: who has staged it; a job may start from a savepoint of another one. `relies_on`: what must hold for the table
+    when the files are committed: a name for each fact, and the fact.
+    """
 
     job: str
     number: int
     files: tuple[DataFile, ...]
+    relies_on: dict[str, str] = {}
+
+    @property
+    def spec(self) -> str:
+        """The partition spec of the files. A commit has files of one."""
+        return self.relies_on.get(SPEC, "")
 
 
 def next_number(last: int, now: float) -> int:
@@ -46,6 +58,11 @@ def next_number(last: int, now: float) -> int:
 def unpublished(published: int | None, tokens: Sequence[Staged]) -> list[Staged]:
     """Return the tokens that are not in the table. `published`: the number that the table has; None: none."""
     return [token for token in tokens if published is None or token.number > published]
+
+
+def changed(relies_on: Mapping[str, str], facts: Mapping[str, str]) -> list[str]:
+    """Return the names of the facts that no longer hold."""
+    return [name for name, fact in relies_on.items() if name != SPEC and facts.get(name) != fact]
 
 
 def decoded(token: Any) -> Staged:
