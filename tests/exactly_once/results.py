@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,14 @@ def read_sink(sink: Sink, directory: Path) -> Counter[Row]:
 
 
 def _counted(rows: Iterable[Mapping[str, Any]]) -> Counter[Row]:
-    return Counter(tuple(sorted(row.items())) for row in rows)
+    return Counter(tuple(sorted((name, _in_utc(value)) for name, value in row.items())) for row in rows)
+
+
+def _in_utc(value: Any) -> Any:
+    """Return a time as the same one without a zone: tables have a zone where plain files have none."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).replace(tzinfo=None)
+    return value
 
 
 def differences(found: Counter[Row], wanted: Counter[Row]) -> str:

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec.structs import replace
 from ruamel.yaml import YAML
 
+from minflinkd.jobgraph.model import Sink
+from minflinkd.jobgraph.params import substitute
 from minflinkd.rest.schemas import JobInfo
 from tests.beside import beside
 from tests.cluster import Cluster, free_port, running_cluster, write_job
@@ -247,9 +250,13 @@ class Trial(ABC):
     def sinks(self, name: str) -> dict[str, tuple[Counter[Row], Counter[Row]]]:
         """Return what each sink holds, and what the batch wrote to it."""
         graph = job_graph(name, self.base / "in", self.base / "out" / name)
+
+        def resolved(sink: Sink) -> Sink:
+            return replace(sink, options={key: substitute(text, graph.params) for key, text in sink.options.items()})
+
         return {
             vertex.id: (
-                read_sink(vertex.sink, self.base / "out" / name / vertex.id),
+                read_sink(resolved(vertex.sink), self.base / "out" / name / vertex.id),
                 read_sink(of_the_batch(vertex.sink), self.base / "batch" / name / vertex.id),
             )
             for vertex in graph.vertices
