@@ -35,6 +35,7 @@ from minflinkd.checkpoint.machine.state import (
     holds,
     may_restore,
     next_wakeup,
+    published_by,
     retained,
     whole,
 )
@@ -319,6 +320,10 @@ class CheckpointCoordinator(Component):
         """Return the latest checkpoint that all tasks have published."""
         published = [c for c in whole(self._state) if c.checkpoint_id not in self._state.unconfirmed]
         return published[-1] if published else None
+
+    def published_by(self) -> dict[TaskId, tuple[int, int]]:
+        """Return, by task, the latest checkpoint that its sinks have published, and how many complete ones wait."""
+        return published_by(self._state)
 
     def retained(self) -> tuple[int, ...]:
         """Return the ids of the checkpoints that stay if the job ends now and its checkpoints are retained."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         JobInfo,
         JobVertex,
         RepeatedRestarts,
+        SinkInfo,
         TaskManager,
     )
 
@@ -84,6 +85,11 @@ def _print_cluster(overview: ClusterOverview, url: str, known: Iterable[TaskMana
     click.echo(f"Slots: {overview.slots_available} of {overview.slots_total} free{unready}")
 
 
+def _published(sink: SinkInfo) -> str:
+    told = "" if sink.published is None else f", checkpoint {sink.published} is published"
+    return told + (f", {sink.unpublished} later ones wait" if sink.unpublished > 1 else "")
+
+
 def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions) -> None:
     from minflinkd.runtime.errors import in_a_line
 
@@ -101,8 +107,8 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
     counts, last = checkpoints.counts, checkpoints.latest.completed
     click.echo(f"Checkpoints: {counts.completed} completed, {counts.failed} failed", nl=False)
     click.echo(f", the last took {duration(last.end_to_end_duration)}, {size(last.state_size)}" if last else "")
-    if job.minflinkd.sinks:
-        click.echo(f"Sinks: {', '.join(f'{s.vertex} ({s.format}, {s.delivery})' for s in job.minflinkd.sinks)}")
+    for sink in job.minflinkd.sinks:
+        click.echo(f"Sink {sink.vertex}: {sink.format}, {sink.delivery}{_published(sink)}")
     if (standby := job.minflinkd.hot_standby) is not None:
         where = standby.taskmanager_id or "none"
         click.echo(

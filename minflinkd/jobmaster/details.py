@@ -12,7 +12,7 @@ from minflinkd.jobmaster.scheduler.execution import ENDED, Execution
 from minflinkd.jobmaster.scheduler.rollout import Rollout
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.rpc.jobs import ExecutionState, JobDetails, JobStatus, RecoveryRecord, RepeatedFailures, TaskDetails
-from minflinkd.runtime.ids import AttemptId, JobId
+from minflinkd.runtime.ids import AttemptId, JobId, TaskId
 
 
 def details(
@@ -24,11 +24,12 @@ def details(
     wall: WallClock,
     submission: dict[str, float],
     task_phases: Mapping[AttemptId, dict[str, float]],
+    published: Mapping[TaskId, tuple[int, int]],
 ) -> JobDetails:
     """Build the details of a job.
 
     `submission` maps each phase before the JobMaster to seconds since the submission. `task_phases` is keyed by attempt
-    id.
+    id. `published` has for each task the latest checkpoint that its sinks have published, and how many wait.
     """
     entered = {status.value: wall(at) for status, at in state.entered.items()}
     timestamps = {status.value: entered.get(status.value, 0) for status in JobStatus}
@@ -42,7 +43,7 @@ def details(
         start_ms=submitted_ms,
         end_ms=ended,
         timestamps=timestamps,
-        tasks=tuple(_task(state, e, wall, task_phases) for e in state.executions.values()),
+        tasks=tuple(_task(state, e, wall, task_phases, published) for e in state.executions.values()),
         restarts=state.restarts,
         next_restart_ms=-1 if state.restart_at is None else wall(state.restart_at),
         repeated=_repeated(state, wall),
@@ -64,12 +65,17 @@ def _repeated(state: JobState, wall: WallClock) -> RepeatedFailures | None:
 
 
 def _task(
-    state: JobState, execution: Execution, wall: WallClock, task_phases: Mapping[AttemptId, dict[str, float]]
+    state: JobState,
+    execution: Execution,
+    wall: WallClock,
+    task_phases: Mapping[AttemptId, dict[str, float]],
+    published: Mapping[TaskId, tuple[int, int]],
 ) -> TaskDetails:
     task = state.tasks[execution.task_id]
     times = dict(execution.entered)
     began = times.get(ExecutionState.SCHEDULED)
     ended = next((at for s, at in execution.entered if s in ENDED), None)
+    latest, waiting = published.get(execution.task_id, (0, 0))
     return TaskDetails(
         task=copy(task, parallelism=execution.parallelism or task.parallelism),
         state=execution.state,
@@ -84,6 +90,8 @@ def _task(
         allocation_id=execution.allocation_id if execution.on_task_manager else None,
         partitions=execution.partitions,
         entered={state.value: wall(at) for state, at in execution.entered},
+        published=latest,
+        unpublished=waiting,
     )
 
 

@@ -228,6 +228,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
             wall=self._wall.epoch_ms,
             submission=self._accepted.submission,
             task_phases=self._core.task_phases,
+            published=self.coordinator.published_by(),
         )
         wants = self.graph.recovery is Recovery.HOT_STANDBY and not self.status.terminal
         return copy(found, hot_standby=self._hot_standby.status) if wants else found

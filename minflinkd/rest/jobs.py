@@ -7,8 +7,8 @@ from typing import Literal
 from aiohttp import web
 
 from minflinkd.checkpoint.row_counts import sink_rows, source_rows
-from minflinkd.jobgraph.delivery import delivery_in
-from minflinkd.jobgraph.model import JobGraph, RestartStrategy, Vertex
+from minflinkd.jobgraph.delivery import delivery_in, stages
+from minflinkd.jobgraph.model import Delivery, RestartStrategy, Vertex
 from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer, json_bytes
 from minflinkd.rest.declared import JOB_ID, InQuery, whole
@@ -218,7 +218,7 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
             hot_restarts=tuple(map(restart_info, details.hot_restarts)),
             waiting=details.waiting,
             hot_standby=None if details.hot_standby is None else _standby_info(details.hot_standby),
-            sinks=tuple(_sink_info(graph, vertex) for vertex in graph.vertices if vertex.sink is not None),
+            sinks=tuple(_sink_info(details, vertex) for vertex in graph.vertices if vertex.sink is not None),
             owner=details.owner,
         ),
     )
@@ -251,10 +251,18 @@ def _source_rate(details: TaskDetails) -> float:
     return details.metrics.rows_per_second * source_rows(details.task, details.metrics.rows) / read if read else 0.0
 
 
-def _sink_info(graph: JobGraph, vertex: Vertex) -> SinkInfo:
+def _sink_info(details: JobDetails, vertex: Vertex) -> SinkInfo:
     assert vertex.sink is not None
-    kind = "python" if vertex.sink.python is not None else vertex.sink.format
-    return SinkInfo(vertex=vertex.id, format=kind, delivery=delivery_in(graph, vertex.sink))
+    graph, sink = details.graph, vertex.sink
+    waits = stages(sink) and delivery_in(graph, sink) is Delivery.EXACTLY_ONCE
+    task = next((task for task in details.tasks if vertex in task.task.vertices), None) if waits else None
+    return SinkInfo(
+        vertex=vertex.id,
+        format="python" if sink.python is not None else sink.format,
+        delivery=delivery_in(graph, sink),
+        published=(task.published or None) if task is not None else None,
+        unpublished=task.unpublished if task is not None else 0,
+    )
 
 
 def max_parallelism(details: TaskDetails, job: JobDetails) -> int:

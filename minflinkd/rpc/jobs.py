@@ -62,6 +62,8 @@ class TaskDetails(Message, frozen=True):
     entered: dict[str, int] = {}  # ExecutionState -> when the present attempt entered it
     allocation_id: AllocationId | None = None  # of its slots, while it is on a TaskManager
     partitions: int = 0  # of its state, as the attempt was deployed; 0 before
+    published: int = 0  # the latest complete checkpoint whose rows its sinks have published; 0: none
+    unpublished: int = 0  # complete checkpoints after that
 
 
 class FailureRecord(Message, frozen=True):

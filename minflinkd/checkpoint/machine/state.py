@@ -196,6 +196,21 @@ def all_published(state: State) -> bool:
     return state.final is not None and state.final.checkpoint_id is not None and not state.unconfirmed
 
 
+def published_by(state: State) -> dict[TaskId, tuple[int, int]]:
+    """Return, by task, the latest complete checkpoint that its sinks have published, and how many later ones wait.
+
+    0 is no checkpoint: nothing is published yet, as far as the checkpoints tell that there are.
+    """
+    found: dict[TaskId, tuple[int, int]] = {}
+    for checkpoint in state.completed:
+        number = checkpoint.checkpoint_id
+        waiting = state.unconfirmed.get(number, frozenset())
+        for task in checkpoint.tasks:
+            latest, left = found.get(task.task_id, (0, 0))
+            found[task.task_id] = (latest, left + 1) if task.task_id in waiting else (number, 0)
+    return found
+
+
 def has_confirmed(state: State) -> bool:
     return any(checkpoint.checkpoint_id not in state.unconfirmed for checkpoint in whole(state))
 

@@ -226,11 +226,17 @@ class Recovery(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 
 class SinkInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """A sink and its guarantee: `exactly-once` or `at-least-once`."""
+    """A sink and its guarantee: `exactly-once` or `at-least-once`.
+
+    `published` is the latest checkpoint whose rows are seen in the target, null before the first, and for a sink that
+    does not wait for checkpoints. `unpublished` complete checkpoints after it wait, as if the target is away.
+    """
 
     vertex: str
     format: str
     delivery: str
+    published: int | None = None
+    unpublished: int = 0
 
 
 class HotStandbyInfo(Answer, frozen=True, kw_only=True, rename="kebab"):

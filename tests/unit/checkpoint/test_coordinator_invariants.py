@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from minflinkd.checkpoint.causes import CheckpointKind
-from minflinkd.checkpoint.machine.state import Doomed, Request, State, check_invariants
+from minflinkd.checkpoint.machine.state import Doomed, Request, State, check_invariants, published_by
 from minflinkd.runtime.ids import TaskId
 from minflinkd.runtime.machine import InvariantViolated
-from tests.unit.checkpoint.builders import A1, A, Story, completed, name
+from tests.unit.checkpoint.builders import A1, A, B, Story, completed, name
 
 FORCED, MANUAL = (Request(number, CheckpointKind.MANUAL, forced=number > 1) for number in (2, 1))
 
@@ -29,6 +29,16 @@ def good() -> State:
         pinned=frozenset({1}),
         last_id=3,
     )
+
+
+def test_it_is_known_up_to_which_checkpoint_each_task_has_published() -> None:
+    """0 is no checkpoint. A later one that waits does not hide what was published before (K1)."""
+    state = replace(Story().running().completed(1).state, completed=(completed(2), completed(3)))
+    assert published_by(replace(state, unconfirmed={})) == {A: (3, 0), B: (3, 0)}
+    assert published_by(replace(state, unconfirmed={3: frozenset({A, B})})) == {A: (2, 1), B: (2, 1)}
+    waiting = {2: frozenset({A}), 3: frozenset({A})}
+    assert published_by(replace(state, unconfirmed=waiting)) == {A: (0, 2), B: (3, 0)}
+    assert published_by(replace(state, completed=(), unconfirmed={})) == {}
 
 
 BROKEN: dict[str, Callable[[State], State]] = {

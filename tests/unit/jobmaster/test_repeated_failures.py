@@ -36,7 +36,7 @@ def wall(at: float) -> int:
 
 def shown(state: JobState) -> JobDetails:
     graph = JobGraph(name="job", vertices=())
-    return details(JOB, graph, state, submitted_ms=0, wall=wall, submission={}, task_phases={})
+    return details(JOB, graph, state, submitted_ms=0, wall=wall, submission={}, task_phases={}, published={})
 
 
 def running(**widths: int) -> WideJob:
