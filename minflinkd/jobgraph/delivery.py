@@ -14,6 +14,7 @@ from minflinkd.jobgraph.faults import Faults, at, show
 from minflinkd.jobgraph.model import CheckpointMode, Delivery, JobGraph, OutputMode, Sink
 
 MOST_COLLECTED = 10_000  # rows of a collect sink
+KEY = "key"  # an option: columns, with commas between them
 POSTGRESQL = "jdbc:postgresql:"
 
 # Options of the sinks that are not Spark's writers: name -> what the value must be, for the fault.
@@ -46,14 +47,14 @@ def delivery_of(sink: Sink) -> Delivery:
 
 def stages(sink: Sink) -> bool:
     """Whether its rows become visible only once a checkpoint that covers them is complete."""
-    return delivery_of(sink) is Delivery.EXACTLY_ONCE and not key_of(sink)
+    return delivery_of(sink) is Delivery.EXACTLY_ONCE and not (sink.format == "jdbc" and key_of(sink))
 
 
 def key_of(sink: Sink) -> tuple[str, ...]:
-    """Return the columns that identify a row of a jdbc sink."""
-    if sink.format != "jdbc":
+    """Return the columns that identify a row of a jdbc or delta sink, whose rows replace each other."""
+    if sink.format not in ("jdbc", "delta"):
         return ()
-    return tuple(name for name in (part.strip() for part in sink.options.get("key", "").split(",")) if name)
+    return tuple(name for name in (part.strip() for part in sink.options.get(KEY, "").split(",")) if name)
 
 
 def delivery_in(graph: JobGraph, sink: Sink) -> Delivery:
@@ -139,8 +140,11 @@ def refused_mode(sink: Sink, mode: OutputMode) -> tuple[str, str] | None:
         problem = f"a files sink cannot take back the rows that {mode} would change"
         return problem, "append: a window is written once the watermark has passed it"
     if sink.format in formats.TABLE_FORMATS:
-        problem = f"a {sink.format} sink only appends, and cannot take back the rows that {mode} would change"
-        return problem, "append: a window is written once the watermark has passed it"
+        if key_of(sink):
+            return None
+        problem = f"without a key a {sink.format} sink cannot take back the rows that {mode} would change"
+        hint = "options: {key: <the columns that a row is known by>}, or append"
+        return problem, hint if sink.format == "delta" else "append, or a delta or jdbc sink with a key"
     if sink.format == "jdbc":
         if key_of(sink):
             return None

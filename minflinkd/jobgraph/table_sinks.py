@@ -6,6 +6,7 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
+from minflinkd.jobgraph.delivery import KEY, key_of
 from minflinkd.jobgraph.faults import Faults, at, show
 from minflinkd.jobgraph.model import Delivery, Sink
 
@@ -43,6 +44,8 @@ def check_delta(sink: Sink, path: str, resolved: str | None, faults: Faults) -> 
     elif resolved is not None and (scheme := urlsplit(resolved).scheme) not in _SCHEMES:
         hint = f"a path, or one of {', '.join(f'{known}://' for known in _SCHEMES if known)}"
         faults.add(at(path, "path"), f"no Delta table can be written to {show(scheme)}", hint)
+    if KEY in sink.options and not key_of(sink):
+        faults.add(at(at(path, "options"), KEY), "the key names no column", "key: carrier, or key: carrier, day")
     for name, value in sink.options.items():
         if value.lower() in _UNSAFE.get(name.lower(), ()):
             problem = "with it two writers can overwrite each other's commit, and rows get lost"
@@ -74,6 +77,7 @@ def _check_common(sink: Sink, path: str, faults: Faults) -> None:
         if (value := sink.options.get(name)) is not None and value not in fits and "${" not in value:
             faults.add(at(options, name), f"{show(value)} is not a choice: {meaning}", " or ".join(fits))
     if "mode" in sink.options:
-        faults.add(at(options, "mode"), "a stream is only ever appended to a table", "leave it out")
+        hint = "leave it out; a delta sink with the option `key` replaces rows"
+        faults.add(at(options, "mode"), "a stream is never written with a mode", hint)
     if sink.delivery is Delivery.AT_LEAST_ONCE:
         faults.add(at(path, "delivery"), f"a {sink.format} sink is always exactly-once", "leave it out")

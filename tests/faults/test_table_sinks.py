@@ -23,14 +23,16 @@ from tests.windows_job import SQL, WindowsJob
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 
-async def test_two_tables_get_the_rows_of_the_batch_whatever_dies(
+async def test_tables_get_the_rows_of_the_batch_whatever_dies(
     seaweedfs: SeaweedFS, windows: WindowsJob, truth: list[tuple[Any, ...]], tmp_path: Path
 ) -> None:
-    """Sessions die before and after commits, then their TaskManager, then the object store (K2, K3, K8)."""
+    """Sessions die before and after commits, then their TaskManager, then the object store (K2 to K4, K8)."""
     delta, iceberg = (
         Delta(tmp_path / "whatever-dies", seaweedfs.endpoint),
         Iceberg(tmp_path / "dies", seaweedfs.endpoint),
     )
+    keyed = delta.described("keyed")
+    keyed |= {"options": keyed["options"] | {"key": "minute, k"}}
     armed = tmp_path / "armed"
     armed.mkdir()
     vertices = {
@@ -39,6 +41,7 @@ async def test_two_tables_get_the_rows_of_the_batch_whatever_dies(
         "minutes": {"inputs": ["clean"], "sql": SQL},
         "delta": {"inputs": ["minutes"], "sink": delta.described("minutes") | {"partition-by": ["k"]}},
         "iceberg": {"inputs": ["minutes"], "sink": iceberg.described("minutes")},
+        "keyed": {"inputs": ["minutes"], "sink": keyed},
     }
     job = WindowsJob(tmp_path, pace="400 ms").write("tables", vertices=vertices, params={})
     environ = {**os.environ, VARIABLE: str(armed)}
@@ -50,8 +53,8 @@ async def test_two_tables_get_the_rows_of_the_batch_whatever_dies(
         await seaweedfs.restart()
         finished = await cluster.await_state(job_id, "FINISHED", timeout=240)
         assert finished.minflinkd.restarts >= 5
-    for lake in (delta, iceberg):
-        assert await rows_in(lake, "minutes") == truth
+    for lake, table in ((delta, "minutes"), (iceberg, "minutes"), (delta, "keyed")):
+        assert await rows_in(lake, table) == truth
 
 
 async def dies(cluster: Cluster, job_id: str, point: Path) -> None:

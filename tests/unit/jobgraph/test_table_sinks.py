@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minflinkd.jobgraph.delivery import refused_mode
+from minflinkd.jobgraph.delivery import key_of, refused_mode, stages
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import OutputMode, Sink
 from minflinkd.jobgraph.validation import parse_job
@@ -49,13 +49,14 @@ def test_a_table_can_be_named_in_these_ways(sink: dict[str, Any]) -> None:
         (DELTA | {"path": "hdfs://n:1/lake"}, ".path", 'no Delta table can be written to "hdfs"'),
         (DELTA | {"options": {"schema": "merge"}}, ".options.schema", '"merge" is not a choice'),
         (DELTA | {"options": {"compression": "best"}}, ".options.compression", '"best" is not a choice'),
-        (DELTA | {"options": {"mode": "append"}}, ".options.mode", "a stream is only ever appended"),
+        (DELTA | {"options": {"mode": "append"}}, ".options.mode", "a stream is never written with a mode"),
         (
             DELTA | {"options": {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}},
             ".options.AWS_S3_ALLOW_UNSAFE_RENAME",
             "two writers can overwrite each other",
         ),
         (DELTA | {"delivery": "at-least-once"}, ".delivery", "a delta sink is always exactly-once"),
+        (DELTA | {"options": {"key": " , "}}, ".options.key", "the key names no column"),
         ({"format": "iceberg"}, "", "an iceberg sink needs the option table"),
         (ICEBERG | {"path": "/lake"}, ".path", "an iceberg sink has no path"),
         ({"format": "iceberg", "options": {"table": "flights"}}, ".options.table", "is no name of a table"),
@@ -75,9 +76,13 @@ def test_what_is_wrong_with_a_table_is_told_at_its_place(
     assert problem in fault.problem
 
 
-def test_a_table_takes_no_rows_back() -> None:
-    """Its sink appends; upserts are another kind of sink."""
-    for sink in (Sink(format="delta", path="/x"), Sink(format="iceberg")):
+def test_only_a_table_with_a_key_takes_rows_back() -> None:
+    """K4"""
+    plain, keyed = Sink(format="delta", path="/x"), Sink(format="delta", path="/x", options={"key": "a, b"})
+    for sink in (plain, keyed, Sink(format="iceberg")):
         assert refused_mode(sink, OutputMode.APPEND) is None
         for mode in (OutputMode.UPDATE, OutputMode.COMPLETE):
-            assert "only appends" in (refused_mode(sink, mode) or ("", ""))[0]
+            refused = refused_mode(sink, mode)
+            assert refused is None if sink is keyed else "without a key" in (refused or ("",))[0]
+    assert key_of(keyed) == ("a", "b")
+    assert stages(keyed), "its rows are merged with a checkpoint"

@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from minflinkd.runtime.ids import JobId, VertexId
-from minflinkd.taskmanager.session.sinks.tables import rows as module
+from minflinkd.taskmanager.session.sinks.tables import commits as module
+from minflinkd.taskmanager.session.sinks.tables.commits import Look
 from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableChanged, TableFailed
-from minflinkd.taskmanager.session.sinks.tables.rows import Layout, Look, TableRows
+from minflinkd.taskmanager.session.sinks.tables.rows import Layout, TableRows
 from minflinkd.taskmanager.session.sinks.tables.staged import SPEC, DataFile, Staged, decoded, next_number, unpublished
 
 JOB, SINK = JobId("1" * 32), VertexId("out")

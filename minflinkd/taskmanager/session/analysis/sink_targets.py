@@ -49,7 +49,8 @@ def faults(session: Session, plan: Plan) -> Iterator[GraphFault]:
                 hint = f"make it writable for {_user()}, who runs the TaskManager, or name another directory"
                 yield GraphFault(path=f"{path}.path", problem=problem, hint=hint)
         elif vertex.sink.format in TABLE_FORMATS:
-            if plan.frame is not None and (found := _table(plan.frame, vertex.sink)) is not None:
+            told = any(f"{fault.path}.".startswith(f"vertices.{vertex.id}.") for fault in plan.faults)
+            if plan.frame is not None and not told and (found := _table(plan.frame, vertex.sink)) is not None:
                 yield GraphFault(path=path, problem=found[0], hint=found[1])
         elif vertex.sink.format == "jdbc" and (found := _database(session, vertex.sink)) is not None:
             yield GraphFault(path=path, problem=found[0], hint=found[1])

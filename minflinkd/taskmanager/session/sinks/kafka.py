@@ -36,7 +36,7 @@ from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import AttemptId, JobId, VertexId
 from minflinkd.taskmanager.attempts.staging import waiting_directory
 from minflinkd.taskmanager.session.plan.sink_checks import HEADERS
-from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots
+from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots, StagedRowsGone
 from minflinkd.taskmanager.session.sinks.marks import Mark, Part, latest, missing, transactions
 from minflinkd.taskmanager.session.spark import java_classes, local_files
 from minflinkd.taskmanager.session.spark.failures import hidden
@@ -63,13 +63,6 @@ class PublishingFailed(MinflinkError):
     """Kafka did not take a transaction. The message is its client's. The rows stay staged, and it is tried again."""
 
     code = "sink-kafka"
-    consequence = Consequence.RETRYABLE
-
-
-class StagedRowsGone(MinflinkError):
-    """Rows that a checkpoint covers are not published, and their files are gone."""
-
-    code = "sink-rows-gone"
     consequence = Consequence.RETRYABLE
 
 

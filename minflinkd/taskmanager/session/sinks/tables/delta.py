@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyarrow.fs import FileType, PyFileSystem
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
@@ -25,26 +26,30 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
+from minflinkd.jobgraph.delivery import KEY, key_of
 from minflinkd.jobgraph.model import Sink
 from minflinkd.jobgraph.table_sinks import ADD_COLUMNS, COMPRESSION, SCHEMA
 from minflinkd.taskmanager.placing import link_or_copy_durably
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
 from minflinkd.taskmanager.session.sinks.files import local_path
+from minflinkd.taskmanager.session.sinks.tables.commits import Look
 from minflinkd.taskmanager.session.sinks.tables.delta_statistics import statistics
 from minflinkd.taskmanager.session.sinks.tables.failures import THERE, Conflict, TableFailed, said
-from minflinkd.taskmanager.session.sinks.tables.fitting import fitted, new_columns, nullable, only_with
+from minflinkd.taskmanager.session.sinks.tables.fitting import fitted, new_columns, nullable, only_with, quoted
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile
-from minflinkd.taskmanager.session.sinks.tables.rows import Layout, Look
+from minflinkd.taskmanager.session.sinks.tables.rows import Layout
 from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
 
 _IDENTITY, _PARTITION_COLUMNS = "the table itself", "the partition columns"
 _TRIES: Final = 5  # to add columns beside other writers
-_OWN: Final = frozenset({SCHEMA, COMPRESSION})  # options that are not the storage's
+_OWN: Final = frozenset({SCHEMA, COMPRESSION, KEY})  # options that are not the storage's
 # A task that is stopped must not wait for a storage that is away for longer than task.cancellation.timeout.
 _PATIENCE: Final = {"connect_timeout": "5s", "timeout": "30s", "max_retries": "3", "retry_timeout": "10s"}
 # What a writer of appended files need not do anything for, or what is done here.
@@ -70,6 +75,7 @@ class DeltaTarget:
         self.settings = {COMPRESSION: sink.options[COMPRESSION]} if COMPRESSION in sink.options else {}
         self._local = local_path(self.uri)
         self._partition_by = sink.partition_by
+        self.key = key_of(sink)
         self._adds = sink.options.get(SCHEMA) == ADD_COLUMNS
         given = {name: value for name, value in sink.options.items() if name not in _OWN}
         self._options = given if self._local is not None else _PATIENCE | given
@@ -78,6 +84,7 @@ class DeltaTarget:
     def check(self, rows: DataFrame) -> None:
         table = self._open()
         if table is None:
+            self._check_key(rows.schema)
             self._check_partitions(nullable(rows.schema), self._partition_by)
             with self._said("cannot be made"):
                 _of_delta(nullable(rows.schema))
@@ -128,24 +135,43 @@ class DeltaTarget:
         return Look(table.transaction_version(owner), table, _facts(table))
 
     def commit(self, look: Look, owner: str, last: Staged, checkpoint_id: int, files: Sequence[DataFile]) -> None:
-        from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction
 
         table: DeltaTable = look.table
         self._check(table)
         now = int(time.time() * 1000)
         actions = [AddAction(file.path, file.size, file.partition, now, True, file.about) for file in files]
-        properties = CommitProperties(
-            app_transactions=[Transaction(owner, last.number)],
-            custom_metadata={"minflinkd.sink": owner, "minflinkd.checkpoint": str(checkpoint_id)},
-        )
         partition_by = table.metadata().partition_columns
+        properties = _properties(owner, last.number, checkpoint_id)
+        with self._committing():
+            table.create_write_transaction(
+                list(actions), "append", table.schema(), partition_by, commit_properties=properties
+            )
+
+    def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, rows: pa.Table) -> None:
+        """Replace or insert rows, one for each key, and set the mark, both or neither. Raises Conflict."""
+        table: DeltaTable = look.table
+        self._check(table)
+        same = (f'target."{_doubled(name)}" = source."{_doubled(name)}"' for name in self.key)
+        properties = _properties(owner, number, checkpoint_id)
+        with self._committing():
+            merger = table.merge(
+                source=rows,
+                predicate=" AND ".join(same),
+                source_alias="source",
+                target_alias="target",
+                streamed_exec=False,  # then it looks only into files that may have these keys
+                commit_properties=properties,
+            )
+            merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        from deltalake.exceptions import CommitFailedError
+
         try:
             with self._said("did not take a commit"):
-                table.create_write_transaction(
-                    list(actions), "append", table.schema(), partition_by, commit_properties=properties
-                )
+                yield
         except TableFailed as error:
             if isinstance(error.__cause__, CommitFailedError):
                 raise Conflict(error.message) from error
@@ -206,6 +232,7 @@ class DeltaTarget:
                 hint="leave partition-by out: an existing table has its own",
             )
         self._check_partitions(schema, partition_by)
+        self._check_key(schema)
         if self._adds:
             schema = StructType([*schema.fields, *new_columns(schema, (), rows.schema)])
         laid_out = fitted(rows, schema, self.name)
@@ -243,6 +270,17 @@ class DeltaTarget:
                 hint="write another table, or drop this feature of it, in Spark: ALTER TABLE ... DROP FEATURE",
             )
 
+    def _check_key(self, schema: StructType) -> None:
+        for name in self.key:
+            kind = next((field.dataType for field in schema.fields if field.name == name), None)
+            if not isinstance(kind, (*_PARTITIONS, TimestampType, TimestampNTZType)):
+                what = "no column of it" if kind is None else kind.simpleString()
+                raise UnfitSink(
+                    f"rows of {self.name} cannot be known by {name}, which is {what}",
+                    hint="the key is of texts, dates, times, whole numbers, decimals and booleans, with their names as "
+                    "the table has them",
+                )
+
     def _check_partitions(self, schema: StructType, partition_by: Sequence[str]) -> None:
         for name in partition_by:
             kind = next((field.dataType for field in schema.fields if field.name == name), None)
@@ -268,6 +306,18 @@ class DeltaTarget:
             if type(error).__module__.partition(".")[0] not in ("_internal", "deltalake"):
                 raise
             raise TableFailed(f"{self.name} {what}: {said(error)}", hint=THERE) from error
+
+
+def _doubled(name: str) -> str:
+    return name.replace('"', '""')
+
+
+def _properties(owner: str, number: int, checkpoint_id: int) -> CommitProperties:
+    """Return what a commit carries: the mark, and for users who made it."""
+    from deltalake import CommitProperties, Transaction
+
+    told = {"minflinkd.sink": owner, "minflinkd.checkpoint": str(checkpoint_id)}
+    return CommitProperties(app_transactions=[Transaction(owner, number)], custom_metadata=told)
 
 
 def _of_spark(table: DeltaTable) -> StructType:
@@ -297,10 +347,10 @@ def _conditions(table: DeltaTable, schema: StructType, partition_by: Sequence[st
     """Yield each rule that the table has for its rows: a name and a condition in SQL, which must be true."""
     for field in schema.fields:
         if not field.nullable:
-            quoted = f"`{field.name.replace('`', '``')}`"
+            value = quoted(field.name)
             if field.name in partition_by:  # in Delta's log an empty text of a partition is NULL
-                quoted = f"nullif(CAST({quoted} AS STRING), '')"
-            yield f"{field.name} NOT NULL", f"{quoted} IS NOT NULL"
+                value = f"nullif(CAST({value} AS STRING), '')"
+            yield f"{field.name} NOT NULL", f"{value} IS NOT NULL"
     configuration: Mapping[str, Any] = table.metadata().configuration
     for name, condition in configuration.items():
         if name.startswith(_CONSTRAINT) and condition:

@@ -55,6 +55,10 @@ def new_columns(table: StructType, others: Iterable[str], rows: StructType) -> l
     return [field for field in nullable(rows).fields if field.name.lower() not in known]
 
 
+def quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
 def only_with(rows: DataFrame, rule: str, condition: str, table: str) -> DataFrame:
     """Return rows that fail where one of them does not fulfil a condition, which is SQL. `rule`, `table`: names.
 

@@ -29,12 +29,13 @@ from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.placing import link_or_copy_durably
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
 from minflinkd.taskmanager.session.sinks.tables import iceberg_partitions
+from minflinkd.taskmanager.session.sinks.tables.commits import Look
 from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableFailed, said
 from minflinkd.taskmanager.session.sinks.tables.fitting import fitted, new_columns, nullable, only_with
 from minflinkd.taskmanager.session.sinks.tables.iceberg_files import data_file, described, record
 from minflinkd.taskmanager.session.sinks.tables.iceberg_types import has_ids, of_spark
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile
-from minflinkd.taskmanager.session.sinks.tables.rows import Layout, Look
+from minflinkd.taskmanager.session.sinks.tables.rows import Layout
 from minflinkd.taskmanager.session.sinks.tables.staged import SPEC, DataFile, Staged
 
 if TYPE_CHECKING:

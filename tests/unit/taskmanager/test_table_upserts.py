@@ -1,0 +1,95 @@
+"""Which rows a commit merges into a table by key (K4)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from minflinkd.runtime.ids import JobId, VertexId
+from minflinkd.taskmanager.session.sinks.batch import StagedRowsGone
+from minflinkd.taskmanager.session.sinks.tables.commits import Look
+from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged
+from minflinkd.taskmanager.session.sinks.tables.upserts import TableUpserts, last_by_key
+
+JOB, SINK = JobId("1" * 32), VertexId("out")
+
+
+def rows(*values: tuple[str, int]) -> pa.Table:
+    return pa.table({"k": [key for key, _ in values], "n": pa.array([n for _, n in values], pa.int64())})
+
+
+def test_the_last_row_of_each_key_counts() -> None:
+    """Keys may have several columns, of any type that has an order."""
+    found = last_by_key(rows(("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", 5)), ["k"])
+    assert found.to_pylist() == [{"k": "a", "n": 3}, {"k": "c", "n": 4}, {"k": "b", "n": 5}]
+    noon = datetime(2026, 11, 28, 12, tzinfo=UTC)
+    table = pa.table({"at": [noon, noon, noon], "price": [Decimal(1), Decimal(2), Decimal(1)], "many": [[1], [2], [3]]})
+    assert last_by_key(table, ["at", "price"]).column("many").to_pylist() == [[2], [3]]
+    assert last_by_key(rows(), ["k"]).num_rows == 0
+
+
+class Keyed:
+    """A table in memory."""
+
+    name, key = "the table", ("k",)
+
+    def __init__(self) -> None:
+        self.rows: dict[str, int] = {}
+        self.mark: int | None = None
+        self.merges = 0
+
+    def look(self, owner: str) -> Look:
+        return Look(self.mark, self)
+
+    def lay_out(self, rows: Any) -> Any:
+        raise NotImplementedError
+
+    def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, rows: pa.Table) -> None:
+        self.rows |= {row["k"]: row["n"] for row in rows.to_pylist()}
+        self.mark = number
+        self.merges += 1
+
+
+def staged(directory: Path, number: int, *values: tuple[str, int]) -> Any:
+    directory.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(rows(*values), directory / f"{number}.parquet")
+    return msgspec.to_builtins(Staged(job=JOB, number=number, files=(DataFile(f"{number}.parquet", 1, len(values)),)))
+
+
+def test_micro_batches_of_a_checkpoint_are_merged_at_once_in_their_order(tmp_path: Path) -> None:
+    """A repeated commit merges nothing: a later row with the key may be there by then. Files go when merged."""
+    table, own = Keyed(), tmp_path / "sinks" / SINK
+    tokens = [staged(own, 1, ("a", 1), ("b", 1)), staged(own, 2, ("a", 2))]
+    sink = TableUpserts(table, JOB, SINK, str(tmp_path))
+    sink.commit(7, tokens)
+    assert (table.rows, table.merges, list(own.iterdir())) == ({"a": 2, "b": 1}, 1, [])
+    table.rows["a"] = 9
+    sink.commit(7, tokens)
+    assert (table.rows["a"], table.merges) == (9, 1)
+
+
+def test_rows_of_a_restored_checkpoint_are_found_there(tmp_path: Path) -> None:
+    """They are in the snapshot. After the restore nothing of them is left."""
+    table, restored = Keyed(), tmp_path / "checkpoint" / "sinks" / SINK
+    sink = TableUpserts(table, JOB, SINK, str(tmp_path))
+    token = staged(restored, 1, ("a", 1))
+    assert sink.files(token) == (f"sinks/{SINK}/1.parquet",)
+    sink.commit(7, [token])
+    sink.abort(None)
+    assert (table.rows, restored.exists()) == ({"a": 1}, False)
+
+
+def test_rows_that_are_gone_before_they_are_merged_are_told(tmp_path: Path) -> None:
+    table, own = Keyed(), tmp_path / "sinks" / SINK
+    tokens = [staged(own, 1, ("a", 1)), staged(own, 2, ("a", 2))]
+    (own / "1.parquet").unlink()
+    with pytest.raises(StagedRowsGone, match=r"a checkpoint covers the rows in 1\.parquet"):
+        TableUpserts(table, JOB, SINK, str(tmp_path)).commit(7, tokens)
+    assert (table.rows, table.merges) == ({}, 0)
