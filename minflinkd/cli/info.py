@@ -87,7 +87,8 @@ def _print_cluster(overview: ClusterOverview, url: str, known: Iterable[TaskMana
 
 def _published(sink: SinkInfo) -> str:
     told = "" if sink.published is None else f", checkpoint {sink.published} is published"
-    return told + (f", {sink.unpublished} later ones wait" if sink.unpublished > 1 else "")
+    later = "later ones" if told else "checkpoints"
+    return told + (f", {sink.unpublished} {later} wait" if sink.unpublished > 1 else "")
 
 
 def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions) -> None:

@@ -23,14 +23,6 @@ TABLE, CATALOG, OF_CATALOG = "table", "catalog", "catalog."
 _ICEBERG: Final = frozenset({SCHEMA, COMPRESSION, TABLE, CATALOG})
 _TABLE_NAME: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
-# Options of a delta sink with which two writers can overwrite each other's commit: name -> values that do.
-_UNSAFE: Final = {
-    "aws_s3_allow_unsafe_rename": ("true", "1", "yes", "on", "t", "y"),
-    "mount_allow_unsafe_rename": ("true", "1", "yes", "on", "t", "y"),
-    "aws_conditional_put": ("disabled",),
-    "conditional_put": ("disabled",),
-}
-
 # Storages that the library deltalake reaches.
 _SCHEMES: Final = ("", "file", "s3", "s3a", "gs", "az", "abfs", "abfss")
 
@@ -46,10 +38,6 @@ def check_delta(sink: Sink, path: str, resolved: str | None, faults: Faults) -> 
         faults.add(at(path, "path"), f"no Delta table can be written to {show(scheme)}", hint)
     if KEY in sink.options and not key_of(sink):
         faults.add(at(at(path, "options"), KEY), "the key names no column", "key: carrier, or key: carrier, day")
-    for name, value in sink.options.items():
-        if value.lower() in _UNSAFE.get(name.lower(), ()):
-            problem = "with it two writers can overwrite each other's commit, and rows get lost"
-            faults.add(at(at(path, "options"), name), problem, "leave it out")
 
 
 def check_iceberg(sink: Sink, path: str, resolved: str | None, faults: Faults) -> None:

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from minflinkd.checkpoint.row_counts import sink_rows, source_rows
 from minflinkd.jobgraph.delivery import delivery_in, stages
-from minflinkd.jobgraph.model import Delivery, RestartStrategy, Vertex
+from minflinkd.jobgraph.model import RestartStrategy, Vertex
 from minflinkd.rest import route
 from minflinkd.rest.backend import Backend, json_answer, json_bytes
 from minflinkd.rest.declared import JOB_ID, InQuery, whole
@@ -254,8 +254,7 @@ def _source_rate(details: TaskDetails) -> float:
 def _sink_info(details: JobDetails, vertex: Vertex) -> SinkInfo:
     assert vertex.sink is not None
     graph, sink = details.graph, vertex.sink
-    waits = stages(sink) and delivery_in(graph, sink) is Delivery.EXACTLY_ONCE
-    task = next((task for task in details.tasks if vertex in task.task.vertices), None) if waits else None
+    task = next((task for task in details.tasks if vertex in task.task.vertices), None) if stages(sink) else None
     return SinkInfo(
         vertex=vertex.id,
         format="python" if sink.python is not None else sink.format,

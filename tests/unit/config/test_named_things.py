@@ -89,7 +89,7 @@ def looks_like_an_option(name: str, place: str) -> bool:
     """With a hyphen in its last part; or, in a page, with the first part of an option."""
     first, last = name.partition(".")[0], name.rpartition(".")[2]
     if last in FILE_ENDINGS or first in ("spark", "minflinkd", "s3") or (first == "storage" and name.count(".") < 2):
-        return False  # a file, an option of Spark or pyiceberg, a field of an answer, a module or all options of a backend
+        return False  # a file, an option of a library, a field of an answer, a module or all options of a backend
     ours = {key.partition(".")[0] for key in option_keys()}
     return "-" in last or (first in ours and ".md:" in place)
 

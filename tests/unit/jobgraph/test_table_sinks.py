@@ -50,11 +50,6 @@ def test_a_table_can_be_named_in_these_ways(sink: dict[str, Any]) -> None:
         (DELTA | {"options": {"schema": "merge"}}, ".options.schema", '"merge" is not a choice'),
         (DELTA | {"options": {"compression": "best"}}, ".options.compression", '"best" is not a choice'),
         (DELTA | {"options": {"mode": "append"}}, ".options.mode", "a stream is never written with a mode"),
-        (
-            DELTA | {"options": {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}},
-            ".options.AWS_S3_ALLOW_UNSAFE_RENAME",
-            "two writers can overwrite each other",
-        ),
         (DELTA | {"delivery": "at-least-once"}, ".delivery", "a delta sink is always exactly-once"),
         (DELTA | {"options": {"key": " , "}}, ".options.key", "the key names no column"),
         ({"format": "iceberg"}, "", "an iceberg sink needs the option table"),

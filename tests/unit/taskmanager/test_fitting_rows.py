@@ -14,6 +14,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NullType,
     StringType,
     StructField,
     StructType,
@@ -21,11 +22,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from minflinkd.taskmanager.session.sinks.tables.fitting import misfits, new_columns, nullable
+from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
+from minflinkd.taskmanager.session.sinks.tables.fitting import check_new, leaves, misfits, new_columns, nullable
 
 X = StructType([StructField("x", IntegerType())])
 X_REQUIRED = StructType([StructField("x", IntegerType(), nullable=False)])
-XY = StructType([StructField("X", LongType()), StructField("y", StringType())])
+XY = StructType([StructField("x", LongType()), StructField("y", StringType())])
 XY_REQUIRED = StructType([StructField("x", LongType()), StructField("y", StringType(), nullable=False)])
 
 
@@ -66,6 +68,7 @@ def test_a_type_that_takes_all_values_fits(given: DataType, wanted: DataType) ->
         (X, XY_REQUIRED, "c.y is missing"),
         (ArrayType(LongType()), ArrayType(IntegerType()), "c.element is bigint, and int there"),
         (ArrayType(LongType()), ArrayType(LongType(), containsNull=False), "elements of c may not be NULL there"),
+        (X, StructType([StructField("X", IntegerType())]), "c has no field x there"),
         (X, StringType(), "c is struct<x:int>, and string there"),
     ],
     ids=str,
@@ -73,6 +76,21 @@ def test_a_type_that_takes_all_values_fits(given: DataType, wanted: DataType) ->
 def test_what_could_lose_something_does_not_fit(given: DataType, wanted: DataType, problem: str) -> None:
     """Spark's own cast would round it, cut it, or leave fields out."""
     assert problem in list(misfits(given, wanted, "c"))
+
+
+def test_a_column_of_nothing_but_null_cannot_be_made() -> None:
+    with pytest.raises(UnfitSink, match="x is only ever NULL"):
+        check_new([StructField("y", LongType()), StructField("x", ArrayType(NullType()))], "the table")
+
+
+def test_leaves_are_what_has_a_plain_type() -> None:
+    kind = StructType([StructField("m", MapType(StringType(), ArrayType(XY))), StructField("n", LongType())])
+    assert dict(leaves(kind, "c")) == {
+        "c.m.key": "string",
+        "c.m.value.element.x": "bigint",
+        "c.m.value.element.y": "string",
+        "c.n": "bigint",
+    }
 
 
 def test_a_column_is_new_whatever_the_case_of_its_name() -> None:

@@ -16,7 +16,15 @@ from minflinkd.taskmanager.session.sinks.tables import commits as module
 from minflinkd.taskmanager.session.sinks.tables.commits import Look
 from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableChanged, TableFailed
 from minflinkd.taskmanager.session.sinks.tables.rows import Layout, TableRows
-from minflinkd.taskmanager.session.sinks.tables.staged import SPEC, DataFile, Staged, decoded, next_number, unpublished
+from minflinkd.taskmanager.session.sinks.tables.staged import (
+    SPEC,
+    DataFile,
+    Staged,
+    changed,
+    decoded,
+    next_number,
+    unpublished,
+)
 
 JOB, SINK = JobId("1" * 32), VertexId("out")
 
@@ -81,7 +89,7 @@ def token(shared: Shared, number: int, *names: str, job: str = JOB, spec: str = 
     shared.files.update(names)
     files = tuple(DataFile(name, 1, 1) for name in names)
     relies_on = {"the table itself": shared.identity, SPEC: spec}
-    return msgspec.to_builtins(Staged(job=job, number=number, files=files, relies_on=relies_on))
+    return msgspec.to_builtins(Staged(job=job, table="the table", number=number, files=files, relies_on=relies_on))
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +105,7 @@ def test_a_number_is_the_time_and_always_larger_than_the_last() -> None:
 
 
 def test_only_what_is_after_the_mark_is_unpublished() -> None:
-    tokens = [Staged("j", number, ()) for number in (3, 5, 9)]
+    tokens = [Staged("j", "t", number, ()) for number in (3, 5, 9)]
     assert unpublished(None, tokens) == tokens
     assert unpublished(5, tokens) == tokens[2:]
     assert unpublished(9, tokens) == []
@@ -163,6 +171,20 @@ def test_a_table_that_was_replaced_gets_no_files_of_the_one_before() -> None:
     with pytest.raises(TableChanged, match="these have changed since: the table itself"):
         sink_of(OneTable(shared)).commit(3, [owed])
     assert shared.visible == []
+
+
+def test_rows_that_wait_for_another_table_are_told() -> None:
+    """A job that starts from a savepoint may name another one (K8)."""
+    shared = Shared()
+    owed = token(shared, 1, "a") | {"table": "the table before"}
+    with pytest.raises(TableChanged, match="rows wait for the table before, and the sink now names the table"):
+        sink_of(OneTable(shared)).commit(3, [owed])
+
+
+def test_a_type_may_become_a_wider_one() -> None:
+    staged = {"column 1": "int", "column 2": "string", SPEC: "0", "columns by name": "False"}
+    assert changed(staged, {"column 1": "long", "column 2": "string", SPEC: "1", "column 3": "int"}) == []
+    assert changed(staged, {"column 1": "string"}) == ["column 1", "column 2"]
 
 
 def test_files_of_several_partition_specs_have_a_commit_each() -> None:
@@ -232,5 +254,5 @@ def test_rows_are_those_of_the_last_checkpoint_whoever_commits(seed: int) -> Non
 def test_a_token_outlives_json() -> None:
     """It is kept in a checkpoint's metadata."""
     file = DataFile("day=1/a.parquet", 5, 2, {"day": "1", "none": None}, '{"numRecords": 2}')
-    staged = Staged(job=JOB, number=3, files=(file,))
+    staged = Staged(job=JOB, table="t", number=3, files=(file,))
     assert decoded(json.loads(json.dumps(msgspec.to_builtins(staged)))) == staged

@@ -60,7 +60,9 @@ class Keyed:
 def staged(directory: Path, number: int, *values: tuple[str, int]) -> Any:
     directory.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(rows(*values), directory / f"{number}.parquet")
-    return msgspec.to_builtins(Staged(job=JOB, number=number, files=(DataFile(f"{number}.parquet", 1, len(values)),)))
+    return msgspec.to_builtins(
+        Staged(job=JOB, table="the table", number=number, files=(DataFile(f"{number}.parquet", 1, len(values)),))
+    )
 
 
 def test_micro_batches_of_a_checkpoint_are_merged_at_once_in_their_order(tmp_path: Path) -> None:

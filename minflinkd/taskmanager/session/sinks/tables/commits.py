@@ -104,7 +104,7 @@ class MarkedCommits:
             left = unpublished(look.number, tokens)
             if not left:
                 return
-            if look.table is None:
+            if look.table is None and left[0].table == self._table.name:
                 raise TableFailed(
                     f"{self._table.name} is gone, and rows of sink {self._sink} wait for it",
                     hint="was it moved, dropped or renamed, or is a disk not mounted? It is tried again",
@@ -131,8 +131,9 @@ class MarkedCommits:
         They would pass for published. It needs an attempt that goes on though it is believed dead, and whose clock is
         ahead. If this is that attempt, the error changes nothing.
         """
-        number, last = look.number, tokens[-1].number
-        if number is not None and number > last and last in self._own and last > self._tried:
+        last = tokens[-1].number
+        overtaken = look.number is not None and self._number is not None and look.number > self._number
+        if overtaken and last in self._own and last > self._tried:
             raise TableFailed(
                 f"sink {self._sink}: another attempt of the job has published later rows to {self._table.name}",
                 hint="do two clusters run the same job, or are the clocks of the hosts apart? Restart the job",
@@ -140,8 +141,13 @@ class MarkedCommits:
 
 
 def check_facts(table: str, sink: VertexId, look: Look, tokens: Sequence[Staged]) -> None:
-    """Raise TableChanged if the table is not as it was when the tokens were staged. `table`: its name."""
+    """Raise TableChanged if the table is not the one for which the tokens were staged. `table`: its name."""
     for token in tokens:
+        if token.table != table:
+            raise TableChanged(
+                f"sink {sink}: rows wait for {token.table}, and the sink now names {table}",
+                hint="start the job once with the table before; then take a savepoint, and start it with the new one",
+            )
         if gone := changed(token.relies_on, look.facts):
             raise TableChanged(
                 f"sink {sink}: rows wait for {table} as it was, and these have changed since: {', '.join(gone)}",

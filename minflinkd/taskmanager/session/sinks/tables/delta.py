@@ -7,11 +7,13 @@ one with the same application since the version that it is based on.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,8 +40,16 @@ from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
 from minflinkd.taskmanager.session.sinks.files import local_path
 from minflinkd.taskmanager.session.sinks.tables.commits import Look
 from minflinkd.taskmanager.session.sinks.tables.delta_statistics import statistics
-from minflinkd.taskmanager.session.sinks.tables.failures import THERE, Conflict, TableFailed, said
-from minflinkd.taskmanager.session.sinks.tables.fitting import fitted, new_columns, nullable, only_with, quoted
+from minflinkd.taskmanager.session.sinks.tables.failures import THERE, Conflict, TableChanged, TableFailed, said
+from minflinkd.taskmanager.session.sinks.tables.fitting import (
+    check_new,
+    fitted,
+    leaves,
+    new_columns,
+    nullable,
+    only_with,
+    quoted,
+)
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile
 from minflinkd.taskmanager.session.sinks.tables.rows import Layout
 from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged
@@ -62,6 +72,10 @@ _COMPUTED: Final = ("delta.generationExpression", "delta.identity.start", "delta
 _PARTITIONS: Final = (StringType, IntegralType, DateType, BooleanType, DecimalType)  # whose text is the same everywhere
 _PLAIN: Final = re.compile(r"[\w.=/-]*", re.ASCII)  # a path that is the same in an address
 _PIECE: Final = 4 << 20  # bytes
+_REOPENS: Final = 60.0  # seconds between two readings of the whole log; between them only what is new is read
+# With these two writers can overwrite each other's commit: options, or variables of the environment.
+_UNSAFE: Final = ("aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename", "allow_unsafe_rename")
+_UNCONDITIONAL: Final = ("aws_conditional_put", "conditional_put")
 
 
 class DeltaTarget:
@@ -80,11 +94,13 @@ class DeltaTarget:
         given = {name: value for name, value in sink.options.items() if name not in _OWN}
         self._options = given if self._local is not None else _PATIENCE | given
         self._laid: DeltaTable | None = None  # as the last micro-batch has seen it
+        self._opened_at = 0.0  # on the monotonic clock: when its log was last read anew
 
     def check(self, rows: DataFrame) -> None:
         table = self._open()
         if table is None:
             self._check_key(rows.schema)
+            check_new(rows.schema.fields, self.name)
             self._check_partitions(nullable(rows.schema), self._partition_by)
             with self._said("cannot be made"):
                 _of_delta(nullable(rows.schema))
@@ -100,6 +116,7 @@ class DeltaTarget:
             if not new or not self._adds:
                 break
             self._check(table)
+            check_new(new, self.name)
             try:
                 with self._said("did not take new columns"):
                     table.alter.add_columns(list(_of_delta(StructType(new)).fields))
@@ -112,10 +129,18 @@ class DeltaTarget:
     def _now(self, schema: StructType) -> DeltaTable:
         """Return the table as it is now. Makes one with this schema, unless this attempt has seen one before."""
         if self._laid is None:
+            self._opened_at = time.monotonic()
             return self._open() or self._create(schema)
-        with self._said("cannot be read"):
-            self._laid.update_incremental()
-        return self._laid
+        if time.monotonic() - self._opened_at < _REOPENS:
+            with self._said("cannot be read"):
+                self._laid.update_incremental()
+            return self._laid
+        table, self._opened_at = self._open(), time.monotonic()
+        if table is None or table.metadata().id != self._laid.metadata().id:  # an update of the one before sees no such
+            raise TableFailed(
+                f"{self.name} was replaced or is gone", hint="the job restarts, and writes to what is there"
+            )
+        return table
 
     def add(self, layout: Layout, file: LocalFile, name: str) -> DataFile:
         path = f"{file.directory}/{name}" if file.directory and _PLAIN.fullmatch(file.directory) else name
@@ -138,7 +163,7 @@ class DeltaTarget:
         from deltalake.transaction import AddAction
 
         table: DeltaTable = look.table
-        self._check(table)
+        self._check_still(table)
         now = int(time.time() * 1000)
         actions = [AddAction(file.path, file.size, file.partition, now, True, file.about) for file in files]
         partition_by = table.metadata().partition_columns
@@ -151,7 +176,7 @@ class DeltaTarget:
     def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, rows: pa.Table) -> None:
         """Replace or insert rows, one for each key, and set the mark, both or neither. Raises Conflict."""
         table: DeltaTable = look.table
-        self._check(table)
+        self._check_still(table)
         same = (f'target."{_doubled(name)}" = source."{_doubled(name)}"' for name in self.key)
         properties = _properties(owner, number, checkpoint_id)
         with self._committing():
@@ -201,16 +226,28 @@ class DeltaTarget:
                 "the package deltalake is not installed, so no Delta table can be written",
                 hint="pip install 'minflinkd[delta]' where the TaskManagers run",
             ) from error
+        self._check_safe()
         with self._said("cannot be read"):
             try:
                 return DeltaTable(self.uri, storage_options=self._options)
             except TableNotFoundError:
                 return None
 
+    def _check_safe(self) -> None:
+        given = {name.lower(): value.lower() for name, value in {**os.environ, **self._options}.items()}
+        unsafe = [name for name in _UNSAFE if given.get(name, "false") not in ("false", "0", "no", "")]
+        unsafe += [name for name in _UNCONDITIONAL if given.get(name) == "disabled"]
+        if unsafe:
+            raise UnfitSink(
+                f"{self.name}: with {unsafe[0]} two writers can overwrite each other's commit, and rows get lost",
+                hint="leave it out of the sink's options, and of the environment of the TaskManagers",
+            )
+
     def _create(self, schema: StructType) -> DeltaTable:
         from deltalake import DeltaTable
 
         self._check_partitions(schema, self._partition_by)
+        check_new(schema.fields, self.name)
         with self._said("cannot be made"):
             return DeltaTable.create(
                 self.uri,
@@ -234,7 +271,9 @@ class DeltaTarget:
         self._check_partitions(schema, partition_by)
         self._check_key(schema)
         if self._adds:
-            schema = StructType([*schema.fields, *new_columns(schema, (), rows.schema)])
+            new = new_columns(schema, (), rows.schema)
+            check_new(new, self.name)
+            schema = StructType([*schema.fields, *new])
         laid_out = fitted(rows, schema, self.name)
         if missing := [name for name in partition_by if name not in laid_out.columns]:
             raise UnfitSink(
@@ -244,7 +283,10 @@ class DeltaTarget:
         for name, condition in _conditions(table, schema, partition_by):
             laid_out = only_with(laid_out, name, condition, self.name)
         facts = _facts(table)
-        relied_on = {_IDENTITY, _PARTITION_COLUMNS, *(_fact_of(name) for name in laid_out.columns)}
+        written = chain.from_iterable(
+            leaves(field.dataType, f"column {field.name}") for field in laid_out.schema.fields
+        )
+        relied_on = {_IDENTITY, _PARTITION_COLUMNS, *(path for path, _ in written)}
         relies_on = {name: fact for name, fact in facts.items() if name in relied_on}
         return Layout(laid_out, partition_by, table, relies_on)
 
@@ -269,6 +311,14 @@ class DeltaTarget:
                 f"{self.name} {why}, which this sink does not do",
                 hint="write another table, or drop this feature of it, in Spark: ALTER TABLE ... DROP FEATURE",
             )
+
+    def _check_still(self, table: DeltaTable) -> None:
+        """Raise TableChanged if the table now asks more of a writer than when rows were staged."""
+        try:
+            self._check(table)
+        except UnfitSink as error:
+            hint = f"rows wait in the checkpoint, and are written once this is undone; or {error.hint}"
+            raise TableChanged(error.message, hint=hint) from error
 
     def _check_key(self, schema: StructType) -> None:
         for name in self.key:
@@ -331,16 +381,12 @@ def _of_delta(schema: StructType) -> Any:
     return Schema.from_json(schema.json())
 
 
-def _fact_of(column: str) -> str:
-    return f"column {column}"
-
-
 def _facts(table: DeltaTable) -> dict[str, str]:
     """Return what files of the table depend on: they have columns by name, and no partition columns."""
     metadata = table.metadata()
-    columns = {_fact_of(field.name): json.dumps(field.jsonValue()["type"]) for field in _of_spark(table).fields}
+    columns = (leaves(field.dataType, f"column {field.name}") for field in _of_spark(table).fields)
     partition_columns = ", ".join(metadata.partition_columns)
-    return {_IDENTITY: str(metadata.id), _PARTITION_COLUMNS: partition_columns, **columns}
+    return {_IDENTITY: str(metadata.id), _PARTITION_COLUMNS: partition_columns, **dict(chain.from_iterable(columns))}
 
 
 def _conditions(table: DeltaTable, schema: StructType, partition_by: Sequence[str]) -> Iterator[tuple[str, str]]:

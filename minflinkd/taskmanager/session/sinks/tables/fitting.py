@@ -82,6 +82,10 @@ def fitted(rows: DataFrame, schema: StructType, table: str) -> DataFrame:
     UnfitSink for columns, fields and values that the table does not have or take, and for those that it needs.
     """
     columns = {field.name.lower(): field for field in schema.fields}
+    if len(columns) < len(schema.fields):
+        raise UnfitSink(
+            f"{table} has columns whose names differ only in upper and lower case", hint="write another table"
+        )
     unknown = [name for name in rows.columns if name.lower() not in columns]
     if unknown:
         raise UnfitSink(
@@ -98,8 +102,35 @@ def fitted(rows: DataFrame, schema: StructType, table: str) -> DataFrame:
     for field in rows.schema.fields:
         wanted = columns[field.name.lower()]
         for problem in misfits(field.dataType, wanted.dataType, wanted.name):
-            raise UnfitSink(f"the rows do not fit {table}: {problem}", hint="cast the columns in SQL")
-    return rows.to(StructType([_loosened(field) for field in schema.fields if field.name.lower() in there]))
+            hint = "CAST the column in SQL; where NULL is not possible, coalesce() inside transform() or named_struct()"
+            raise UnfitSink(f"the rows do not fit {table}: {problem}", hint=hint)
+    # Spark would compare names as the job's settings say, and take a column that it does not find for NULL.
+    named = rows.select([F.col(quoted(name)).alias(columns[name.lower()].name) for name in rows.columns])
+    return named.to(StructType([_loosened(field) for field in schema.fields if field.name.lower() in there]))
+
+
+def check_new(columns: Iterable[StructField], table: str) -> None:
+    """Raise UnfitSink if a column cannot be made, since it has no type."""
+    for field in columns:
+        if "void" in field.dataType.simpleString():
+            raise UnfitSink(
+                f"{field.name} is only ever NULL, so {table} cannot have a column of its type",
+                hint=f"give it a type: CAST(NULL AS STRING) AS {field.name}",
+            )
+
+
+def leaves(kind: DataType, path: str) -> Iterator[tuple[str, str]]:
+    """Yield each part of a column that has a plain type: its path and the type."""
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            yield from leaves(field.dataType, f"{path}.{field.name}")
+    elif isinstance(kind, ArrayType):
+        yield from leaves(kind.elementType, f"{path}.element")
+    elif isinstance(kind, MapType):
+        yield from leaves(kind.keyType, f"{path}.key")
+        yield from leaves(kind.valueType, f"{path}.value")
+    else:
+        yield path, kind.simpleString()
 
 
 def misfits(given: DataType, wanted: DataType, path: str) -> Iterator[str]:
@@ -120,9 +151,9 @@ def misfits(given: DataType, wanted: DataType, path: str) -> Iterator[str]:
 
 
 def _misfits_of_fields(given: StructType, wanted: StructType, path: str) -> Iterator[str]:
-    fields = {field.name.lower(): field for field in wanted.fields}
+    fields = {field.name: field for field in wanted.fields}
     for field in given.fields:
-        there = fields.pop(field.name.lower(), None)
+        there = fields.pop(field.name, None)
         if there is None:
             yield f"{path} has no field {field.name} there"
             continue

@@ -30,13 +30,13 @@ from minflinkd.taskmanager.placing import link_or_copy_durably
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
 from minflinkd.taskmanager.session.sinks.tables import iceberg_partitions
 from minflinkd.taskmanager.session.sinks.tables.commits import Look
-from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableFailed, said
-from minflinkd.taskmanager.session.sinks.tables.fitting import fitted, new_columns, nullable, only_with
+from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableChanged, TableFailed, said
+from minflinkd.taskmanager.session.sinks.tables.fitting import check_new, fitted, new_columns, nullable, only_with
 from minflinkd.taskmanager.session.sinks.tables.iceberg_files import data_file, described, record
-from minflinkd.taskmanager.session.sinks.tables.iceberg_types import has_ids, of_spark
+from minflinkd.taskmanager.session.sinks.tables.iceberg_types import has_ids, leaves, of_spark
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile
 from minflinkd.taskmanager.session.sinks.tables.rows import Layout
-from minflinkd.taskmanager.session.sinks.tables.staged import SPEC, DataFile, Staged
+from minflinkd.taskmanager.session.sinks.tables.staged import BY_NAME, SPEC, DataFile, Staged
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -92,6 +92,7 @@ class IcebergTarget:
             new = new_columns(*of_spark(table.schema()), rows.schema)
             if not new or not self._adds:
                 break
+            check_new(new, self.name)
             try:
                 with self._said("did not take new columns"), table.update_schema() as update:
                     update.union_by_name(_new_schema(StructType(new)))
@@ -122,25 +123,35 @@ class IcebergTarget:
         if (table := self._open()) is None:
             return Look(None, None)
         mark = table.properties.get(owner)
-        return Look(None if mark is None else int(mark), table, _facts(table))
+        facts = _facts(table)
+        return Look(None if mark is None else int(mark), table, facts)
 
     def commit(self, look: Look, owner: str, last: Staged, checkpoint_id: int, files: Sequence[DataFile]) -> None:
         from pyiceberg.exceptions import CommitFailedException, ValidationException
+        from pyiceberg.table.update import AssertCurrentSchemaId
 
         table: Table = look.table
-        self._check_format(table)
+        try:
+            self._check_format(table)
+        except UnfitSink as error:
+            raise TableChanged(error.message, hint="rows wait in the checkpoint") from error
         _, job, sink = owner.split(".", 2)
         told = {"minflinkd.job": job, "minflinkd.vertex": sink, "minflinkd.checkpoint": str(checkpoint_id)}
         properties = {owner: str(last.number)}
-        if _MAPPING not in table.properties:
+        by_name = last.relies_on.get(BY_NAME) == str(True)
+        if by_name and _MAPPING not in table.properties:
             properties[_MAPPING] = table.schema().name_mapping.model_dump_json()
         merges = table.properties.get("commit.manifest-merge.enabled", "false").lower() == "true"
         # The library writes manifests of the table's present partition spec. Files may be of the one before.
         of_files = {"default_spec_id": int(last.spec)}
         table.metadata = table.metadata.model_copy(update=of_files)
+        required = {"type": "assert-current-schema-id", "current-schema-id": table.schema().schema_id}
+        same_columns = AssertCurrentSchemaId.model_validate(required)
         try:
             with self._said("did not take a commit"), table.transaction() as transaction:
                 transaction.set_properties(properties)
+                # What was looked at must still hold: the columns, too.
+                transaction._stage((), (same_columns,))
                 update = transaction.update_snapshot(snapshot_properties=told)
                 with update.merge_append() if merges else update.fast_append() as append:
                     for file in files:
@@ -220,8 +231,15 @@ class IcebergTarget:
                     hint="leave it out of the rows, or write another table",
                 )
         if self._adds:
-            columns = StructType([*columns.fields, *new_columns(columns, others, rows.schema)])
+            new = new_columns(columns, others, rows.schema)
+            check_new(new, self.name)
+            columns = StructType([*columns.fields, *new])
         laid_out = fitted(rows, columns, self.name)
+        if missing := [field.name for field in schema.fields if field.required and field.name not in laid_out.columns]:
+            raise UnfitSink(
+                f"{self.name} needs a column {missing[0]}, which may not be NULL, and the rows do not have it",
+                hint="write another table, or make the column optional",
+            )
         for field in columns.fields:
             if not field.nullable:
                 quoted = f"`{field.name.replace('`', '``')}`"
@@ -231,12 +249,25 @@ class IcebergTarget:
         laid_out = laid_out.withColumns(added) if added else laid_out
         if order:
             laid_out = laid_out.sortWithinPartitions(*(F.col(name) for name in added), *order)
-        facts = _facts(table)
-        relied_on = {_IDENTITY, SPEC}
-        if not has_ids(columns):
-            relied_on |= {_fact_of(name) for name in laid_out.columns}
-        relies_on = {name: fact for name, fact in facts.items() if name in relied_on}
+        by_name = not has_ids(columns)
+        written = [leaf for leaf in leaves(schema) if leaf[0].partition(".")[0] in laid_out.columns]
+        relied_on = {_IDENTITY, SPEC, *(f"column {number}" for _, number, _ in written)}
+        relied_on |= {f"column {path}" for path, _, _ in written} if by_name else set()
+        if by_name:
+            self._check_mapping(table, laid_out.columns)
+        facts = _facts(table) | {BY_NAME: str(by_name)}
+        relies_on = {name: fact for name, fact in facts.items() if name in relied_on | {BY_NAME}}
         return Layout(laid_out, tuple(added), table, relies_on)
+
+    def _check_mapping(self, table: Table, columns: Sequence[str]) -> None:
+        """Raise UnfitSink if the table's name mapping does not tell readers what the files' columns are."""
+        mapping = table.name_mapping()
+        known = {name for field in mapping for name in field.names} if mapping is not None else {*columns}
+        if missing := [name for name in columns if name not in known and not name.startswith("minflinkd_p")]:
+            raise UnfitSink(
+                f"the name mapping of {self.name} lacks {missing[0]}, so readers would not find the column",
+                hint=f"add it to the table's property {_MAPPING}",
+            )
 
     def _check_format(self, table: Table) -> None:
         if table.metadata.format_version not in _FORMATS:
@@ -254,6 +285,7 @@ class IcebergTarget:
                     f"{self.name} cannot be partitioned by {name}, which is {kind.simpleString()}",
                     hint=f"partition by a text, date, time with a zone, whole number or boolean: CAST({name} AS DATE)",
                 )
+        check_new(schema.fields, self.name)
         with self._said("cannot be made"):
             _new_schema(schema)
 
@@ -276,14 +308,11 @@ def _with_limit(catalog: Catalog) -> Catalog:
     return catalog
 
 
-def _fact_of(column: str) -> str:
-    return f"column {column}"
-
-
 def _facts(table: Table) -> dict[str, str]:
-    """Return what staged files may depend on."""
-    columns = {_fact_of(field.name): str(field.field_id) for field in table.schema().fields}
-    return {_IDENTITY: str(table.metadata.table_uuid), SPEC: str(table.spec().spec_id), **columns}
+    """Return what staged files may depend on: files with ids on the type of each, others also on the names."""
+    by_id = {f"column {number}": kind for _, number, kind in leaves(table.schema())}
+    by_name = {f"column {path}": str(number) for path, number, _ in leaves(table.schema())}
+    return {_IDENTITY: str(table.metadata.table_uuid), SPEC: str(table.spec().spec_id), **by_id, **by_name}
 
 
 def _on_this_machine(location: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types as spark
@@ -32,11 +33,11 @@ class NotOfSpark(Exception):
 def of_spark(schema: Schema) -> tuple[spark.StructType, dict[str, str]]:
     """Return the columns that Spark can write, and the types of the others by name.
 
-    Spark writes the ids of columns and of their fields. For elements of lists and maps it cannot. A table that has some
-    gets no ids at all: a reader that finds some ids looks for nothing by name.
+    Spark writes the ids of columns, but not those of elements, nor always those of fields. A table that has some gets
+    no ids at all: a reader that finds some ids looks for nothing by name.
     """
     columns, others = [], {}
-    with_ids = not any(_has_elements(field.field_type) for field in schema.fields)
+    with_ids = all(field.field_type.is_primitive for field in schema.fields)
     for field in schema.fields:
         try:
             columns.append(_field(field, with_ids=with_ids))
@@ -50,21 +51,33 @@ def has_ids(schema: spark.StructType) -> bool:
     return all(FIELD_ID in field.metadata for field in schema.fields)
 
 
-def _has_elements(kind: IcebergType) -> bool:
+def leaves(schema: Schema) -> Iterator[tuple[str, int, str]]:
+    """Yield each part of the columns that has a plain type: its path, id and type."""
+    for field in schema.fields:
+        yield from _leaves(field.name, field.field_id, field.field_type)
+
+
+def _leaves(path: str, number: int, kind: IcebergType) -> Iterator[tuple[str, int, str]]:
     from pyiceberg import types as iceberg
 
     if isinstance(kind, iceberg.StructType):
-        return any(_has_elements(field.field_type) for field in kind.fields)
-    return isinstance(kind, iceberg.ListType | iceberg.MapType)
+        for field in kind.fields:
+            yield from _leaves(f"{path}.{field.name}", field.field_id, field.field_type)
+    elif isinstance(kind, iceberg.ListType):
+        yield from _leaves(f"{path}.element", kind.element_id, kind.element_type)
+    elif isinstance(kind, iceberg.MapType):
+        yield from _leaves(f"{path}.key", kind.key_id, kind.key_type)
+        yield from _leaves(f"{path}.value", kind.value_id, kind.value_type)
+    else:
+        yield path, number, str(kind)
 
 
-def _field(field: NestedField, *, with_ids: bool) -> spark.StructField:
+def _field(field: NestedField, *, with_ids: bool = False) -> spark.StructField:
     metadata = {FIELD_ID: field.field_id} if with_ids else {}
-    kind = _of_spark(field.field_type, with_ids=with_ids)
-    return spark.StructField(field.name, kind, not field.required, metadata)
+    return spark.StructField(field.name, _of_spark(field.field_type), not field.required, metadata)
 
 
-def _of_spark(kind: IcebergType, *, with_ids: bool) -> spark.DataType:
+def _of_spark(kind: IcebergType) -> spark.DataType:
     """Raises NotOfSpark."""
     from pyiceberg import types as iceberg
 
@@ -73,13 +86,13 @@ def _of_spark(kind: IcebergType, *, with_ids: bool) -> spark.DataType:
     if isinstance(kind, iceberg.DecimalType):
         return spark.DecimalType(kind.precision, kind.scale)
     if isinstance(kind, iceberg.ListType):
-        return spark.ArrayType(_of_spark(kind.element_type, with_ids=False), not kind.element_required)
+        return spark.ArrayType(_of_spark(kind.element_type), not kind.element_required)
     if isinstance(kind, iceberg.MapType):
         return spark.MapType(
-            _of_spark(kind.key_type, with_ids=False),
-            _of_spark(kind.value_type, with_ids=False),
+            _of_spark(kind.key_type),
+            _of_spark(kind.value_type),
             not kind.value_required,
         )
     if isinstance(kind, iceberg.StructType):
-        return spark.StructType([_field(field, with_ids=with_ids) for field in kind.fields])
+        return spark.StructType([_field(field) for field in kind.fields])
     raise NotOfSpark(str(kind))

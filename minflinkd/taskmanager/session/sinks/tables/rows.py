@@ -106,7 +106,9 @@ class TableRows:
             number = self._marked.next_number()
             names = (f"part-{n:05d}-{uuid4()}.parquet" for n in range(len(files)))
             added = _each(list(zip(files, names, strict=True)), lambda file: self._table.add(layout, *file))
-        staged = Staged(job=self._job_id, number=number, files=tuple(added), relies_on=layout.relies_on)
+        staged = Staged(
+            job=self._job_id, table=self._table.name, number=number, files=tuple(added), relies_on=layout.relies_on
+        )
         return msgspec.to_builtins(staged)
 
     def commit(self, checkpoint_id: int, tokens: list[Any]) -> None:

@@ -11,7 +11,10 @@ from typing import Any
 
 import msgspec
 
-SPEC = "partition spec"  # a fact that may have changed: the table still knows the old one
+_WIDENED = frozenset({("int", "long"), ("float", "double")})  # types of Iceberg
+SPEC = "partition spec"  # it may have changed: the table still knows the old one
+BY_NAME = "columns by name"  # whether readers look for the columns of the files by name, as they have no ids
+_OF_FILES = frozenset({SPEC, BY_NAME})  # what files are, and no fact of the table
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -31,11 +34,12 @@ class DataFile(msgspec.Struct, frozen=True):
 class Staged(msgspec.Struct, frozen=True):
     """The token of a micro-batch.
 
-    `job`: who has staged it; a job may start from a savepoint of another one. `relies_on`: what must hold for the table
-    when the files are committed: a name for each fact, and the fact.
+    `job`: who has staged it; a job may start from a savepoint of another one. `table`: the table's name. `relies_on`:
+    what must hold for the table when the files are committed: a name for each fact, and the fact.
     """
 
     job: str
+    table: str
     number: int
     files: tuple[DataFile, ...]
     relies_on: dict[str, str] = {}
@@ -61,8 +65,12 @@ def unpublished(published: int | None, tokens: Sequence[Staged]) -> list[Staged]
 
 
 def changed(relies_on: Mapping[str, str], facts: Mapping[str, str]) -> list[str]:
-    """Return the names of the facts that no longer hold."""
-    return [name for name, fact in relies_on.items() if name != SPEC and facts.get(name) != fact]
+    """Return the names of the facts that no longer hold. A type may have become a wider one, which readers know."""
+    return [
+        name
+        for name, fact in relies_on.items()
+        if name not in _OF_FILES and (now := facts.get(name)) != fact and (fact, now) not in _WIDENED
+    ]
 
 
 def decoded(token: Any) -> Staged:

@@ -72,7 +72,9 @@ class TableUpserts(HeldInSnapshots):
                 file.path.rename(self._own / name)
                 held.append(DataFile(name, (self._own / name).stat().st_size, int(file.footer.num_rows)))
         number = self._marked.next_number()
-        staged = Staged(job=self._job_id, number=number, files=tuple(held), relies_on=layout.relies_on)
+        staged = Staged(
+            job=self._job_id, table=self._table.name, number=number, files=tuple(held), relies_on=layout.relies_on
+        )
         return msgspec.to_builtins(staged)
 
     def files(self, token: Any) -> tuple[str, ...]:
