@@ -74,6 +74,9 @@ class OneTable:
     def check(self, rows: Any) -> None:
         raise NotImplementedError
 
+    def load(self) -> None:
+        raise NotImplementedError
+
     def lay_out(self, rows: Any) -> Layout:
         raise NotImplementedError
 

@@ -21,6 +21,7 @@ from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
 from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.session.plan.plan import Plan
+from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
 from minflinkd.taskmanager.session.sinks.database import Database, DatabaseFailed, NoDriver
 from minflinkd.taskmanager.session.sinks.files import local_path
 from minflinkd.taskmanager.session.sinks.tables.failures import THERE, said
@@ -32,6 +33,7 @@ Found = tuple[str, str] | None  # what is wrong, and what to do
 # Options of PostgreSQL's driver, in seconds: to connect, to log in, and for each answer. A user waits for the result.
 _PATIENCE = {"connectTimeout": "5", "loginTimeout": "8", "socketTimeout": "8"}
 _ANSWER = 10.0  # seconds to wait for any driver: most have no timeout of their own
+_ANSWER_OF_TABLE = 30.0  # seconds: the libraries give up sooner, and say why
 _BRING = "add it to the job as a .jar artifact (postgresql-42.7.7.jar), or to spark.jars of TaskManagers"
 _THERE = "is the server up, and are url, user and password right? If the server is down, submit again later"
 
@@ -87,8 +89,12 @@ def _table(rows: DataFrame, sink: Sink) -> Found:
             return f"{table.name} cannot be looked at: {said(error)}", THERE
         return None
 
-    late = f"{table.name} cannot be reached: its storage has not answered within {_ANSWER:g} s", THERE
-    return _within(look, f"look at {table.name}", late)
+    try:
+        table.load()  # before the time counts
+    except UnfitSink as error:
+        return error.message, error.hint
+    late = f"{table.name} cannot be reached: its storage has not answered within {_ANSWER_OF_TABLE:g} s", THERE
+    return _within(look, f"look at {table.name}", late, _ANSWER_OF_TABLE)
 
 
 def _database(session: Session, sink: Sink) -> Found:
@@ -99,8 +105,8 @@ def _database(session: Session, sink: Sink) -> Found:
     return _within(lambda: _connected(session, options), f"connect to {url.partition('?')[0]}", late)
 
 
-def _within(look: Callable[[], Found], name: str, late: Found) -> Found:
-    """Return what a call finds; `late` if it takes too long. A driver or a library may wait much longer."""
+def _within(look: Callable[[], Found], name: str, late: Found, limit: float = _ANSWER) -> Found:
+    """Return what a call finds; `late` if it takes longer than `limit`. A driver or a library may wait much longer."""
     found: Future[Found] = Future()
 
     def run() -> None:
@@ -112,7 +118,7 @@ def _within(look: Callable[[], Found], name: str, late: Found) -> Found:
     # A call that waits cannot be interrupted: its thread lives until it returns.
     threading.Thread(target=run, name=name, daemon=True).start()
     try:
-        return found.result(_ANSWER)
+        return found.result(limit)
     except FutureTimeoutError:
         return late
 

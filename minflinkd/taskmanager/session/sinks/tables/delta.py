@@ -96,6 +96,15 @@ class DeltaTarget:
         self._laid: DeltaTable | None = None  # as the last micro-batch has seen it
         self._opened_at = 0.0  # on the monotonic clock: when its log was last read anew
 
+    def load(self) -> None:
+        try:
+            import deltalake  # noqa: F401
+        except ImportError as error:
+            raise UnfitSink(
+                "the package deltalake is not installed, so no Delta table can be written",
+                hint="pip install 'minflinkd[delta]' where the TaskManagers run",
+            ) from error
+
     def check(self, rows: DataFrame) -> None:
         table = self._open()
         if table is None:
@@ -218,14 +227,10 @@ class DeltaTarget:
 
     def _open(self) -> DeltaTable | None:
         """Return the table as it is now; None if there is none."""
-        try:
-            from deltalake import DeltaTable
-            from deltalake.exceptions import TableNotFoundError
-        except ImportError as error:
-            raise UnfitSink(
-                "the package deltalake is not installed, so no Delta table can be written",
-                hint="pip install 'minflinkd[delta]' where the TaskManagers run",
-            ) from error
+        self.load()
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
         self._check_safe()
         with self._said("cannot be read"):
             try:

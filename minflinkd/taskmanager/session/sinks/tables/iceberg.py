@@ -73,6 +73,16 @@ class IcebergTarget:
         self._catalog: Catalog | None = None
         self._seen = False  # whether this attempt has seen the table
 
+    def load(self) -> None:
+        try:
+            import pyiceberg.catalog
+            import pyiceberg.io.pyarrow  # noqa: F401
+        except ImportError as error:
+            raise UnfitSink(
+                "the package pyiceberg is not installed, so no Iceberg table can be written",
+                hint="pip install 'minflinkd[iceberg]' where the TaskManagers run",
+            ) from error
+
     def check(self, rows: DataFrame) -> None:
         table = self._open()
         if table is not None:
@@ -175,14 +185,10 @@ class IcebergTarget:
 
     def _open(self) -> Table | None:
         """Return the table as it is now; None if there is none."""
-        try:
-            from pyiceberg.catalog import load_catalog
-            from pyiceberg.exceptions import NoSuchTableError
-        except ImportError as error:
-            raise UnfitSink(
-                "the package pyiceberg is not installed, so no Iceberg table can be written",
-                hint="pip install 'minflinkd[iceberg]' where the TaskManagers run",
-            ) from error
+        self.load()
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NoSuchTableError
+
         with self._said("cannot be read"):
             if self._catalog is None:
                 self._catalog = _with_limit(load_catalog(self._catalog_name, **(_PATIENCE | self._settings)))

@@ -59,6 +59,10 @@ class Table(Marked, Protocol):
     settings: dict[str, str]  # of Spark's writer
 
     @abstractmethod
+    def load(self) -> None:
+        """Import the table's library, which takes seconds for the first time. Raises UnfitSink."""
+
+    @abstractmethod
     def check(self, rows: DataFrame) -> None:
         """Raise UnfitSink if rows with these columns cannot be written. Changes nothing."""
 
