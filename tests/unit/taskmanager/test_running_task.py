@@ -120,6 +120,34 @@ def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     return Attempt(task, ending, java_query, told)
 
 
+@dataclass
+class SlowToEnd(JavaQuery):
+    """Ends as Spark's do: first it says that it is not active, and some time after that it is off Spark's list."""
+
+    off_the_list: threading.Event = field(default_factory=threading.Event)
+    waited_long: threading.Event = field(default_factory=threading.Event)
+
+    def awaitTermination(self, milliseconds: int) -> bool:  # noqa: N802
+        if milliseconds > 1000:
+            self.waited_long.set()
+        self.off_the_list.wait(milliseconds / 1000)
+        return not self.isActive()
+
+
+def test_a_query_counts_as_ended_once_spark_has_taken_it_off_its_list(attempt: Attempt) -> None:
+    """Until then Spark refuses to start it again. When its time is over, awaitTermination says what isActive says."""
+    java_query = SlowToEnd()
+    attempt.task._gate.start(lambda: SparkRun(SimpleNamespace(_jsq=java_query)), None)  # type: ignore[arg-type]
+    following = threading.Thread(target=attempt.task._follow)
+    following.start()
+    java_query.over.set()
+    assert java_query.waited_long.wait(10)
+    assert following.is_alive()
+    java_query.off_the_list.set()
+    following.join(10)
+    assert not following.is_alive()
+
+
 def test_rows_of_a_batch_that_ends_during_a_look_are_counted_with_it(attempt: Attempt) -> None:
     """The figures of one report belong to one instant."""
     attempt.batch(0)

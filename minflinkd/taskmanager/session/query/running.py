@@ -176,10 +176,10 @@ class RunningQuery:
         run = self._gate.run()
         while True:
             with suppress(PySparkException, Py4JError):
-                if run.java.awaitTermination(round(_WATCH * 1000)):
-                    return run
+                run.java.awaitTermination(round(_WATCH * 1000))
             if not run.java.isActive():
-                # Its state says so before Spark has taken it off its list, and until then it cannot be opened again.
+                # Its state says so before Spark has taken it off its list, and until then it cannot be opened again. So
+                # does awaitTermination if its time is over. It returns sooner once the query is off the list.
                 with suppress(PySparkException, Py4JError):
                     run.java.awaitTermination(round(_TAKEN_OFF * 1000))
                 return run
