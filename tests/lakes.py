@@ -18,6 +18,7 @@ from minflinkd.jobgraph.model import Sink
 from tests.servers.s3 import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
 
 Row = dict[str, Any]
+LOGS = frozenset({"manifests", "_delta_log", "metadata"})  # directories that say what files and tables were published
 
 
 class Lake(ABC):

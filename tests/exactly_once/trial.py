@@ -27,9 +27,9 @@ from tests.exactly_once.feed import AHEAD, Feed
 from tests.exactly_once.inputs import write_inputs
 from tests.exactly_once.results import Row, differences, read_sink
 from tests.files import files_below
+from tests.lakes import LOGS
 from tests.waiting import until
 
-LOGS = frozenset({"manifests", "_delta_log", "metadata"})  # directories of what was published
 ENDED = ("FINISHED", "FAILED", "CANCELED")
 SETTINGS = {
     "resourcemanager.standby-taskmanagers": 2,

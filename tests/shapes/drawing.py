@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tests.shapes.joins import Join
@@ -10,7 +11,7 @@ from tests.shapes.keyed import Buckets, Numbered, Totals
 from tests.shapes.refusals import made_illegal, with_its_own_fault
 from tests.shapes.rows import Operator
 from tests.shapes.shape import Node, Shape, TooLarge
-from tests.shapes.sinks import FILES, Sink
+from tests.shapes.sinks import FILES, TABLES, Sink
 from tests.shapes.sources import DELAYS, PER_FILE, Source
 from tests.shapes.stateless import (
     Doubled,
@@ -312,6 +313,17 @@ class _Drawing:
             if plain and rng.random() < 0.15:
                 format = "console" if number and rng.random() < 0.4 else "text"
             found.append(replace(sink, format=format))
+        return self._with_tables(found)
+
+    def _with_tables(self, sinks: Sequence[Sink]) -> tuple[Sink, ...]:
+        """Some write tables instead: append to one of Delta or Iceberg, or replace rows of one of Delta."""
+        rng = random.Random(f"tables-{self._seed}")
+        found = []
+        for sink in sinks:
+            fits = TABLES if sink.mode is None else ("delta",) if sink.format == "python" else ()
+            if fits and sink.format != "console" and rng.random() < 0.2:
+                sink = replace(sink, format=rng.choice(fits))
+            found.append(sink)
         return tuple(found)
 
     def _operator(self, relation: Relation) -> Operator:

@@ -13,9 +13,12 @@ from typing import Any
 import pyarrow.csv
 import pyarrow.dataset
 
+from minflinkd.jobgraph import model
+from tests.lakes import LOGS, Delta, read_iceberg
 from tests.shapes.rows import COLUMNS, SECOND, Row
 
 FILES = ("parquet", "json", "csv", "orc")
+TABLES = ("delta", "iceberg")
 LINES = "SELECT to_json(named_struct('id', id, 'k', k, 'ts', unix_micros(ts), 'v', v)) AS value FROM {rows}"
 
 SINK = '''
@@ -53,7 +56,7 @@ class Sink:
 
     id: str
     input: str
-    format: str  # one of FILES, text (a line of JSON a row), console (not compared), or python
+    format: str  # one of FILES or TABLES, text (a line of JSON a row), console (not compared), or python
     partitioned: bool = False
     mode: str | None = None
     exchange: bool = False
@@ -79,13 +82,27 @@ class Sink:
             found["sink"] = {"python": "shape:Files", "delivery": "exactly-once"}
         elif self.format == "console":
             found["sink"] = {"format": "console", "options": {"numRows": 3}}
+        elif self.format == "iceberg":
+            found["sink"] = {"format": "iceberg", "options": self._table("${output}")}
         else:
             found["sink"] = {"format": self.format, "path": f"${{output}}/{self.id}"}
-            if self.partitioned:
-                found["sink"]["partition-by"] = ["k"]
+            if self.is_keyed:
+                found["sink"]["options"] = {"key": "k"}
+        if self.partitioned:
+            found["sink"]["partition-by"] = ["k"]
         if self.mode is not None:
             found["output-mode"] = self.mode
         return found
+
+    def _table(self, output: str) -> dict[str, str]:
+        """Options of an Iceberg table, with a catalog of its own beside the directory of the output."""
+        catalog = {"type": "sql", "uri": f"sqlite:///{output}.{self.id}.db", "warehouse": f"file://{output}"}
+        return {"table": f"tables.{self.id}"} | {f"catalog.{name}": value for name, value in catalog.items()}
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether a row replaces the one with the same `k`."""
+        return self.format == "delta" and self.mode is not None
 
     def wanted(self, rows: Sequence[Row]) -> Counter[Row]:
         return Counter(_coarse(r) for r in rows)
@@ -99,13 +116,21 @@ class Sink:
         return self.format in (*FILES, "text")
 
     def found(self, output: Path) -> Counter[Row]:
-        rows = self._read(output / self.id)
-        if self.mode in ("update", "complete"):  # the last change of each key
+        rows = self._read_table(output) if self.format in TABLES else self._read(output / self.id)
+        if self.mode in ("update", "complete") and not self.is_keyed:  # the last change of each key
             last: dict[str, Row] = {}
             for row in rows:
                 last[row.k] = max(row, last.get(row.k, row))
             rows = list(last.values())
         return Counter(_coarse(r) for r in rows)
+
+    def _read_table(self, output: Path) -> list[Row]:
+        if self.format == "delta":
+            found = Delta(output).rows(self.id)
+        else:
+            there = Path(f"{output}.{self.id}.db").exists()
+            found = read_iceberg(model.Sink(format="iceberg", options=self._table(str(output)))) if there else []
+        return [Row(r["id"], r["k"], _micros(r["ts"]), r["v"]) for r in found]
 
     def _read(self, directory: Path) -> list[Row]:
         if self.format == "python":
@@ -131,7 +156,7 @@ class Sink:
 def leftovers(output: Path) -> list[str]:
     """Return the staged and temporary files that are still there."""
     found = (path for path in output.rglob("*") if path.is_file() and not path.name.startswith("part-"))
-    return [str(path.relative_to(output)) for path in found if "manifests" not in path.parts]
+    return [str(path.relative_to(output)) for path in found if not LOGS & {*path.parts}]
 
 
 def differences(found: Counter[Row], wanted: Counter[Row]) -> str:
