@@ -101,7 +101,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_number_is_the_time_and_always_larger_than_the_last() -> None:
-    """A clock that is behind makes no number smaller."""
+    """Also if the clock is late."""
     assert next_number(0, 1_800_000_000.5) == 1_800_000_000_500
     assert next_number(1_800_000_000_500, 1_800_000_000.5) == 1_800_000_000_501
     assert next_number(1_900_000_000_000, 1_800_000_000.5) == 1_900_000_000_001

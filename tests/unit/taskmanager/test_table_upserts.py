@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from minflinkd.runtime.ids import JobId, VertexId
-from minflinkd.taskmanager.session.sinks.batch import StagedRowsGone
+from minflinkd.taskmanager.session.sinks.held import StagedRowsGone
 from minflinkd.taskmanager.session.sinks.tables.commits import Look
 from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged
 from minflinkd.taskmanager.session.sinks.tables.upserts import TableUpserts, last_by_key

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 
-from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AttemptId, JobId, VertexId
 from minflinkd.storage.publication import SinkTransaction, StagedToken
 from minflinkd.taskmanager.session.state.ledger import Ledger
@@ -30,13 +30,6 @@ class InvalidToken(MinflinkError):
     """A python sink's `stage` returned something that cannot be kept in a checkpoint."""
 
     code = "invalid-sink-token"
-
-
-class StagedRowsGone(MinflinkError):
-    """Rows that a checkpoint covers are not published, and their files are gone."""
-
-    code = "sink-rows-gone"
-    consequence = Consequence.RETRYABLE
 
 
 class TwoPhase(Protocol):

@@ -14,7 +14,6 @@ producer opens again.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,9 +33,9 @@ from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import AttemptId, JobId, VertexId
-from minflinkd.taskmanager.attempts.staging import waiting_directory
 from minflinkd.taskmanager.session.plan.sink_checks import HEADERS
-from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots, StagedRowsGone
+from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots
+from minflinkd.taskmanager.session.sinks.held import HeldFiles
 from minflinkd.taskmanager.session.sinks.marks import Mark, Part, latest, missing, transactions
 from minflinkd.taskmanager.session.spark import java_classes, local_files
 from minflinkd.taskmanager.session.spark.failures import hidden
@@ -99,20 +98,17 @@ class StagedRecords(HeldInSnapshots):
         self._options = sink.options
         self._job_id, self._sink, self._attempt_id = job_id, vertex_id, attempt_id
         self._largest = int(sink.options.get(LARGEST, _LARGEST)) - _OVERHEAD
-        self._own = Path(waiting_directory(directory, vertex_id))
-        self._restored = Path(waiting_directory(f"{directory}/checkpoint", vertex_id))
+        self._held = HeldFiles(directory, vertex_id)
         self._publisher: _Publisher | None = None
         self._mark = 0  # number of the latest mark of this job
 
     def stage(self, batch: DataFrame, epoch: int) -> Any:
         files = []
-        target = self._own / f".{epoch}-{uuid4().hex}"
+        target = self._held.own / f".{epoch}-{uuid4().hex}"
         records = as_records(batch, self._options.get("topic"), self._largest)
         records.write.options(**local_files.RAW).mode("error").parquet(f"file://{target}")
         for file, rows in with_rows(sorted(target.glob("*.parquet"))):
-            name = f"{uuid4().hex}.parquet"
-            file.rename(self._own / name)
-            files.append((name, rows))
+            files.append((self._held.take(file), rows))
         _remove(target)
         if not files:
             return None
@@ -122,7 +118,7 @@ class StagedRecords(HeldInSnapshots):
 
     def files(self, token: Any) -> tuple[str, ...]:
         """Return the paths, below the attempt's directory and in a snapshot, of the files that hold a token's rows."""
-        return tuple(f"{waiting_directory('', self._sink)[1:]}/{name}" for name, _ in _staged(token).files)
+        return tuple(self._held.path(name) for name, _ in _staged(token).files)
 
     def commit(self, checkpoint_id: int, tokens: list[Any]) -> None:
         """Publish the rows that are not published yet. Raises PublishingFailed, MarkLost, StagedRowsGone."""
@@ -135,7 +131,7 @@ class StagedRecords(HeldInSnapshots):
         """Discard what was staged. Earlier attempts had directories of their own, which go with them."""
         self._discard([_staged(token) for token in tokens or ()])
         if tokens is None:  # everything that was restored is published
-            shutil.rmtree(self._restored, ignore_errors=True)
+            self._held.discard_restored()
 
     def interrupt(self) -> None:
         """End a commit that another thread is waiting for."""
@@ -167,8 +163,8 @@ class StagedRecords(HeldInSnapshots):
     def _publish_as(self, name: str, checkpoint_id: int, tokens: Sequence[Staged]) -> None:
         if self._publisher is None or self._publisher.name != name:
             self._close_publisher()
-            self._own.mkdir(parents=True, exist_ok=True)
-            self._publisher = _Publisher(self._new_producer(name), name, self._own, self._options.get("topic"))
+            self._held.own.mkdir(parents=True, exist_ok=True)
+            self._publisher = _Publisher(self._new_producer(name), name, self._held.own, self._options.get("topic"))
         publisher = self._publisher
         known = max((token.mark for token in tokens), default=0)
         if known > publisher.number and self._is_to_skip(name):
@@ -206,7 +202,7 @@ class StagedRecords(HeldInSnapshots):
             if skip >= rows:
                 skip -= rows
                 continue
-            with pyarrow.parquet.ParquetFile(self._place(name)) as file:
+            with pyarrow.parquet.ParquetFile(self._held.find(name)) as file:
                 for batch in file.iter_batches(_BATCH):
                     piece = batch.slice(min(skip, len(batch)), left)
                     skip = max(0, skip - len(batch))
@@ -216,19 +212,8 @@ class StagedRecords(HeldInSnapshots):
             if not left:
                 return
 
-    def _place(self, name: str) -> Path:
-        for place in (self._own / name, self._restored / name):
-            if place.exists():
-                return place
-        raise StagedRowsGone(
-            f"sink {self._sink}: a checkpoint covers the rows in {name}, which are not published, but the file is gone",
-            hint="did anybody delete files in the TaskManager's directory? Restart the job: its checkpoint has them",
-        )
-
     def _discard(self, tokens: Sequence[Staged]) -> None:
-        for token in tokens:
-            for name, _ in token.files:
-                (self._own / name).unlink(missing_ok=True)
+        self._held.discard(name for token in tokens for name, _ in token.files)
 
     def _close_publisher(self) -> None:
         if self._publisher is not None:

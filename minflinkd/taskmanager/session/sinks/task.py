@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -14,25 +13,21 @@ from pyspark.sql import DataFrame
 from minflinkd.jobgraph.api import SinkContext
 from minflinkd.jobgraph.delivery import delivery_of, key_of
 from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
-from minflinkd.jobgraph.model import Delivery, Sink, Vertex
+from minflinkd.jobgraph.model import Delivery, Vertex
 from minflinkd.rpc.messages import Collected
 from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError
-from minflinkd.runtime.ids import JobId, VertexId
+from minflinkd.runtime.ids import VertexId
 from minflinkd.storage.publication import SinkTransaction
-from minflinkd.taskmanager.attempts.staging import waiting_directory
 from minflinkd.taskmanager.child.protocol import RunTask
 from minflinkd.taskmanager.session.code.libraries import JobCode
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import check_code
-from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink, TwoPhase
+from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink
 from minflinkd.taskmanager.session.sinks.collect import CollectSink
 from minflinkd.taskmanager.session.sinks.files import FilesSink
 from minflinkd.taskmanager.session.sinks.jdbc import StagedRows, Staging, UpsertSink
 from minflinkd.taskmanager.session.sinks.kafka import StagedRecords
-from minflinkd.taskmanager.session.sinks.tables.delta import DeltaTarget
-from minflinkd.taskmanager.session.sinks.tables.rows import TableRows
-from minflinkd.taskmanager.session.sinks.tables.targets import table_of
-from minflinkd.taskmanager.session.sinks.tables.upserts import TableUpserts
+from minflinkd.taskmanager.session.sinks.tables.targets import rows_of
 from minflinkd.taskmanager.session.sinks.writer import ConsoleSink, PythonSink, WriterSink
 from minflinkd.taskmanager.session.spark.failures import batch_failure, hidden
 from minflinkd.taskmanager.session.spark.session import Session
@@ -219,17 +214,9 @@ def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: 
         records = StagedRecords(session, sink, job_id, vertex.id, attempt_id, request.directory)
         return CommittingSink(vertex.id, job_id, attempt_id, records)
     if sink.format in TABLE_FORMATS:
-        return CommittingSink(vertex.id, job_id, attempt_id, _table(sink, job_id, vertex.id, request.directory))
+        return CommittingSink(vertex.id, job_id, attempt_id, rows_of(sink, job_id, vertex.id, request.directory))
     if sink.format == "collect":
         return CollectSink(sink, plan.output_mode)
     if sink.format == "console":
         return ConsoleSink(vertex.id, sink)
     return WriterSink(sink)
-
-
-def _table(sink: Sink, job_id: JobId, vertex_id: VertexId, directory: str) -> TwoPhase:
-    table = table_of(sink)
-    if key_of(sink):
-        assert isinstance(table, DeltaTarget), "the check of the job file allows no other"
-        return TableUpserts(table, job_id, vertex_id, directory)
-    return TableRows(table, job_id, vertex_id, Path(waiting_directory(directory, vertex_id)))

@@ -6,31 +6,19 @@ one with the same application since the version that it is based on.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyarrow.fs import FileType, PyFileSystem
 from pyspark.sql import DataFrame
-from pyspark.sql.types import (
-    BooleanType,
-    DateType,
-    DecimalType,
-    IntegralType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from minflinkd.jobgraph.delivery import KEY, key_of
 from minflinkd.jobgraph.model import Sink
@@ -39,16 +27,23 @@ from minflinkd.taskmanager.placing import link_or_copy_durably
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
 from minflinkd.taskmanager.session.sinks.files import local_path
 from minflinkd.taskmanager.session.sinks.tables.commits import Look
+from minflinkd.taskmanager.session.sinks.tables.delta_rules import (
+    check_features,
+    check_key,
+    check_partitions,
+    conditions,
+    facts_of,
+    relied_on,
+    schema_of,
+)
 from minflinkd.taskmanager.session.sinks.tables.delta_statistics import statistics
-from minflinkd.taskmanager.session.sinks.tables.failures import THERE, Conflict, TableChanged, TableFailed, said
+from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableChanged, TableFailed, failing
 from minflinkd.taskmanager.session.sinks.tables.fitting import (
     check_new,
     fitted,
-    leaves,
     new_columns,
     nullable,
     only_with,
-    quoted,
 )
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile
 from minflinkd.taskmanager.session.sinks.tables.rows import Layout
@@ -57,19 +52,10 @@ from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
-_IDENTITY, _PARTITION_COLUMNS = "the table itself", "the partition columns"
 _TRIES: Final = 5  # to add columns beside other writers
 _OWN: Final = frozenset({SCHEMA, COMPRESSION, KEY})  # options that are not the storage's
 # A task that is stopped must not wait for a storage that is away for longer than task.cancellation.timeout.
 _PATIENCE: Final = {"connect_timeout": "5s", "timeout": "30s", "max_retries": "3", "retry_timeout": "10s"}
-# What a writer of appended files need not do anything for, or what is done here.
-_FEATURES: Final = frozenset(
-    {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "deletionVectors", "timestampNtz"}
-)
-_CONSTRAINT: Final = "delta.constraints."
-_MAPPED: Final = "delta.columnMapping.mode"
-_COMPUTED: Final = ("delta.generationExpression", "delta.identity.start", "delta.identity.step", "delta.invariants")
-_PARTITIONS: Final = (StringType, IntegralType, DateType, BooleanType, DecimalType)  # whose text is the same everywhere
 _PLAIN: Final = re.compile(r"[\w.=/-]*", re.ASCII)  # a path that is the same in an address
 _PIECE: Final = 4 << 20  # bytes
 _REOPENS: Final = 60.0  # seconds between two readings of the whole log; between them only what is new is read
@@ -108,10 +94,10 @@ class DeltaTarget:
     def check(self, rows: DataFrame) -> None:
         table = self._open()
         if table is None:
-            self._check_key(rows.schema)
+            check_key(rows.schema, self.key, self.name)
             check_new(rows.schema.fields, self.name)
-            self._check_partitions(nullable(rows.schema), self._partition_by)
-            with self._said("cannot be made"):
+            check_partitions(nullable(rows.schema), self._partition_by, self.name)
+            with failing(self.name, "cannot be made"):
                 _of_delta(nullable(rows.schema))
             return
         self._fit(table, rows)
@@ -121,13 +107,13 @@ class DeltaTarget:
 
         table = self._laid = self._now(nullable(rows.schema))
         for tried in range(_TRIES):
-            new = new_columns(_of_spark(table), (), rows.schema)
+            new = new_columns(schema_of(table), (), rows.schema)
             if not new or not self._adds:
                 break
-            self._check(table)
+            check_features(table, self.name)
             check_new(new, self.name)
             try:
-                with self._said("did not take new columns"):
+                with failing(self.name, "did not take new columns"):
                     table.alter.add_columns(list(_of_delta(StructType(new)).fields))
             except TableFailed as error:  # another job may just have added them
                 if not isinstance(error.__cause__, CommitFailedError) or tried == _TRIES - 1:
@@ -141,7 +127,7 @@ class DeltaTarget:
             self._opened_at = time.monotonic()
             return self._open() or self._create(schema)
         if time.monotonic() - self._opened_at < _REOPENS:
-            with self._said("cannot be read"):
+            with failing(self.name, "cannot be read"):
                 self._laid.update_incremental()
             return self._laid
         table, self._opened_at = self._open(), time.monotonic()
@@ -153,7 +139,7 @@ class DeltaTarget:
 
     def add(self, layout: Layout, file: LocalFile, name: str) -> DataFile:
         path = f"{file.directory}/{name}" if file.directory and _PLAIN.fullmatch(file.directory) else name
-        with self._said("did not take a file"):
+        with failing(self.name, "did not take a file"):
             if self._local is not None:
                 link_or_copy_durably(file.path, Path(self._local) / path)
             else:
@@ -166,7 +152,7 @@ class DeltaTarget:
     def look(self, owner: str) -> Look:
         if (table := self._open()) is None:
             return Look(None, None)
-        return Look(table.transaction_version(owner), table, _facts(table))
+        return Look(table.transaction_version(owner), table, facts_of(table))
 
     def commit(self, look: Look, owner: str, last: Staged, checkpoint_id: int, files: Sequence[DataFile]) -> None:
         from deltalake.transaction import AddAction
@@ -204,7 +190,7 @@ class DeltaTarget:
         from deltalake.exceptions import CommitFailedError
 
         try:
-            with self._said("did not take a commit"):
+            with failing(self.name, "did not take a commit"):
                 yield
         except TableFailed as error:
             if isinstance(error.__cause__, CommitFailedError):
@@ -214,7 +200,7 @@ class DeltaTarget:
     def has(self, look: Look, file: DataFile) -> bool:
         if self._local is not None:
             return (Path(self._local) / file.path).exists()
-        with self._said("did not say whether it has a file"):
+        with failing(self.name, "did not say whether it has a file"):
             (found,) = self._files().get_file_info([file.path])
             return bool(found.type == FileType.File)
 
@@ -222,7 +208,7 @@ class DeltaTarget:
         if self._local is not None:
             (Path(self._local) / file.path).unlink(missing_ok=True)
             return
-        with self._said("did not delete a file"), suppress(FileNotFoundError):
+        with failing(self.name, "did not delete a file"), suppress(FileNotFoundError):
             self._files().delete_file(file.path)
 
     def _open(self) -> DeltaTable | None:
@@ -232,7 +218,7 @@ class DeltaTarget:
         from deltalake.exceptions import TableNotFoundError
 
         self._check_safe()
-        with self._said("cannot be read"):
+        with failing(self.name, "cannot be read"):
             try:
                 return DeltaTable(self.uri, storage_options=self._options)
             except TableNotFoundError:
@@ -251,9 +237,9 @@ class DeltaTarget:
     def _create(self, schema: StructType) -> DeltaTable:
         from deltalake import DeltaTable
 
-        self._check_partitions(schema, self._partition_by)
+        check_partitions(schema, self._partition_by, self.name)
         check_new(schema.fields, self.name)
-        with self._said("cannot be made"):
+        with failing(self.name, "cannot be made"):
             return DeltaTable.create(
                 self.uri,
                 _of_delta(schema),
@@ -264,8 +250,8 @@ class DeltaTarget:
 
     def _fit(self, table: DeltaTable, rows: DataFrame) -> Layout:
         """Raises UnfitSink."""
-        self._check(table)
-        plain = [StructField(field.name, field.dataType, field.nullable) for field in _of_spark(table).fields]
+        check_features(table, self.name)
+        plain = [StructField(field.name, field.dataType, field.nullable) for field in schema_of(table).fields]
         schema, partition_by = StructType(plain), tuple(table.metadata().partition_columns)
         if self._partition_by not in ((), partition_by):
             raise UnfitSink(
@@ -273,8 +259,8 @@ class DeltaTarget:
                 + ", ".join(self._partition_by),
                 hint="leave partition-by out: an existing table has its own",
             )
-        self._check_partitions(schema, partition_by)
-        self._check_key(schema)
+        check_partitions(schema, partition_by, self.name)
+        check_key(schema, self.key, self.name)
         if self._adds:
             new = new_columns(schema, (), rows.schema)
             check_new(new, self.name)
@@ -285,82 +271,22 @@ class DeltaTarget:
                 f"{self.name} is partitioned by {missing[0]}, a column that the rows do not have",
                 hint=f"add {missing[0]} to the rows",
             )
-        for name, condition in _conditions(table, schema, partition_by):
+        for name, condition in conditions(table, schema, partition_by):
             laid_out = only_with(laid_out, name, condition, self.name)
-        facts = _facts(table)
-        written = chain.from_iterable(
-            leaves(field.dataType, f"column {field.name}") for field in laid_out.schema.fields
-        )
-        relied_on = {_IDENTITY, _PARTITION_COLUMNS, *(path for path, _ in written)}
-        relies_on = {name: fact for name, fact in facts.items() if name in relied_on}
-        return Layout(laid_out, partition_by, table, relies_on)
-
-    def _check(self, table: DeltaTable) -> None:
-        """Raise UnfitSink if the table asks more of a writer than is done here."""
-        unknown = sorted(set(table.protocol().writer_features or ()) - _FEATURES)
-        mapped = table.metadata().configuration.get(_MAPPED, "none") != "none"
-        computed = [
-            field.name for field in _of_spark(table).fields if any(field.metadata.get(key) for key in _COMPUTED)
-        ]
-        why = (
-            f"uses {', '.join(unknown)}"
-            if unknown
-            else "maps its columns to other names"
-            if mapped
-            else f"computes or restricts {', '.join(computed)} itself"
-            if computed
-            else ""
-        )
-        if why:
-            raise UnfitSink(
-                f"{self.name} {why}, which this sink does not do",
-                hint="write another table, or drop this feature of it, in Spark: ALTER TABLE ... DROP FEATURE",
-            )
+        return Layout(laid_out, partition_by, table, relied_on(table, laid_out.schema))
 
     def _check_still(self, table: DeltaTable) -> None:
         """Raise TableChanged if the table now asks more of a writer than when rows were staged."""
         try:
-            self._check(table)
+            check_features(table, self.name)
         except UnfitSink as error:
             hint = f"rows wait in the checkpoint, and are written once this is undone; or {error.hint}"
             raise TableChanged(error.message, hint=hint) from error
-
-    def _check_key(self, schema: StructType) -> None:
-        for name in self.key:
-            kind = next((field.dataType for field in schema.fields if field.name == name), None)
-            if not isinstance(kind, (*_PARTITIONS, TimestampType, TimestampNTZType)):
-                what = "no column of it" if kind is None else kind.simpleString()
-                raise UnfitSink(
-                    f"rows of {self.name} cannot be known by {name}, which is {what}",
-                    hint="the key is of texts, dates, times, whole numbers, decimals and booleans, with their names as "
-                    "the table has them",
-                )
-
-    def _check_partitions(self, schema: StructType, partition_by: Sequence[str]) -> None:
-        for name in partition_by:
-            kind = next((field.dataType for field in schema.fields if field.name == name), None)
-            if kind is not None and not isinstance(kind, _PARTITIONS):
-                raise UnfitSink(
-                    f"{self.name} cannot be partitioned by {name}, which is {kind.simpleString()}",
-                    hint=f"partition by a text, date, whole number or boolean, such as CAST({name} AS DATE)",
-                )
 
     def _files(self) -> PyFileSystem:
         from deltalake.fs import DeltaStorageHandler
 
         return PyFileSystem(DeltaStorageHandler(self.uri, self._options))
-
-    @contextmanager
-    def _said(self, what: str) -> Iterator[None]:
-        """Turn what the library or the storage raises into TableFailed."""
-        try:
-            yield
-        except (OSError, ValueError, RuntimeError) as error:
-            raise TableFailed(f"{self.name} {what}: {said(error)}", hint=THERE) from error
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] not in ("_internal", "deltalake"):
-                raise
-            raise TableFailed(f"{self.name} {what}: {said(error)}", hint=THERE) from error
 
 
 def _doubled(name: str) -> str:
@@ -375,34 +301,7 @@ def _properties(owner: str, number: int, checkpoint_id: int) -> CommitProperties
     return CommitProperties(app_transactions=[Transaction(owner, number)], custom_metadata=told)
 
 
-def _of_spark(table: DeltaTable) -> StructType:
-    """Return a table's schema: Delta's form of it is Spark's."""
-    return StructType.fromJson(json.loads(table.schema().to_json()))
-
-
 def _of_delta(schema: StructType) -> Any:
     from deltalake import Schema
 
     return Schema.from_json(schema.json())
-
-
-def _facts(table: DeltaTable) -> dict[str, str]:
-    """Return what files of the table depend on: they have columns by name, and no partition columns."""
-    metadata = table.metadata()
-    columns = (leaves(field.dataType, f"column {field.name}") for field in _of_spark(table).fields)
-    partition_columns = ", ".join(metadata.partition_columns)
-    return {_IDENTITY: str(metadata.id), _PARTITION_COLUMNS: partition_columns, **dict(chain.from_iterable(columns))}
-
-
-def _conditions(table: DeltaTable, schema: StructType, partition_by: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each rule that the table has for its rows: a name and a condition in SQL, which must be true."""
-    for field in schema.fields:
-        if not field.nullable:
-            value = quoted(field.name)
-            if field.name in partition_by:  # in Delta's log an empty text of a partition is NULL
-                value = f"nullif(CAST({value} AS STRING), '')"
-            yield f"{field.name} NOT NULL", f"{value} IS NOT NULL"
-    configuration: Mapping[str, Any] = table.metadata().configuration
-    for name, condition in configuration.items():
-        if name.startswith(_CONSTRAINT) and condition:
-            yield name.removeprefix(_CONSTRAINT), str(condition)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.taskmanager.session.spark.failures import hidden
 
-THERE: Final = "is the storage there, and may this user read and write it?"
+THERE: Final = "are the storage and the catalog there, and may this user read and write them?"
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
@@ -33,3 +38,14 @@ class Conflict(Exception):
 def said(error: BaseException) -> str:
     """Return a library's message in one line, without colours and secrets."""
     return hidden(" ".join(_COLOURS.sub("", str(error)).split())[:500]) or type(error).__name__
+
+
+@contextmanager
+def failing(table: str, what: str) -> Iterator[None]:
+    """Raise TableFailed for whatever a library, a catalog or a storage raises. `table`: its name. `what`: it did."""
+    try:
+        yield
+    except (MinflinkError, PySparkException, Py4JError):
+        raise
+    except Exception as error:  # the clients of catalogs and storages have no error in common
+        raise TableFailed(f"{table} {what}: {said(error)}", hint=THERE) from error

@@ -10,14 +10,12 @@ itself, without looking at the mark, or delete files of a commit whose answer wa
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -25,13 +23,19 @@ from pyspark.sql.types import StructType
 
 from minflinkd.jobgraph.model import Sink
 from minflinkd.jobgraph.table_sinks import ADD_COLUMNS, CATALOG, COMPRESSION, OF_CATALOG, SCHEMA, TABLE
-from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.placing import link_or_copy_durably
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
 from minflinkd.taskmanager.session.sinks.tables import iceberg_partitions
 from minflinkd.taskmanager.session.sinks.tables.commits import Look
-from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableChanged, TableFailed, said
-from minflinkd.taskmanager.session.sinks.tables.fitting import check_new, fitted, new_columns, nullable, only_with
+from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableChanged, TableFailed, failing
+from minflinkd.taskmanager.session.sinks.tables.fitting import (
+    check_new,
+    fitted,
+    new_columns,
+    nullable,
+    only_with,
+    quoted,
+)
 from minflinkd.taskmanager.session.sinks.tables.iceberg_files import data_file, described, record
 from minflinkd.taskmanager.session.sinks.tables.iceberg_types import has_ids, leaves, of_spark
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile
@@ -42,7 +46,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-_THERE: Final = "are the catalog and its storage there, and may this user read and write them?"
 _PIECE: Final = 4 << 20  # bytes
 _CREATED: Final = {  # frequent commits must not make each later one slower
     "commit.manifest-merge.enabled": "true",
@@ -104,7 +107,7 @@ class IcebergTarget:
                 break
             check_new(new, self.name)
             try:
-                with self._said("did not take new columns"), table.update_schema() as update:
+                with failing(self.name, "did not take new columns"), table.update_schema() as update:
                     update.union_by_name(_new_schema(StructType(new)))
             except TableFailed as error:  # others may have changed the table
                 if not isinstance(error.__cause__, CommitFailedException) or tried == _TRIES - 1:
@@ -116,7 +119,7 @@ class IcebergTarget:
         table: Table = layout.table
         spec, schema = table.spec(), table.schema()
         partition = iceberg_partitions.values(spec, schema, file.partition)
-        with self._said("did not take a file"):
+        with failing(self.name, "did not take a file"):
             if spec.fields:
                 name = f"{spec.partition_to_path(record(partition), schema)}/{name}"
             location = table.location_provider().new_data_location(name)
@@ -158,7 +161,7 @@ class IcebergTarget:
         required = {"type": "assert-current-schema-id", "current-schema-id": table.schema().schema_id}
         same_columns = AssertCurrentSchemaId.model_validate(required)
         try:
-            with self._said("did not take a commit"), table.transaction() as transaction:
+            with failing(self.name, "did not take a commit"), table.transaction() as transaction:
                 transaction.set_properties(properties)
                 # What was looked at must still hold: the columns, too.
                 transaction._stage((), (same_columns,))
@@ -173,14 +176,14 @@ class IcebergTarget:
             raise
 
     def has(self, look: Look, file: DataFile) -> bool:
-        with self._said("did not say whether it has a file"):
+        with failing(self.name, "did not say whether it has a file"):
             return bool(look.table.io.new_input(file.path).exists())
 
     def delete(self, look: Look, file: DataFile) -> None:
         if (local := _on_this_machine(file.path)) is not None:
             Path(local).unlink(missing_ok=True)
         elif look.table is not None:
-            with self._said("did not delete a file"), suppress(FileNotFoundError):
+            with failing(self.name, "did not delete a file"), suppress(FileNotFoundError):
                 look.table.io.delete(file.path)
 
     def _open(self) -> Table | None:
@@ -189,7 +192,7 @@ class IcebergTarget:
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NoSuchTableError
 
-        with self._said("cannot be read"):
+        with failing(self.name, "cannot be read"):
             if self._catalog is None:
                 self._catalog = _with_limit(load_catalog(self._catalog_name, **(_PATIENCE | self._settings)))
             try:
@@ -203,7 +206,7 @@ class IcebergTarget:
         assert self._catalog is not None
         self._check_new(schema)
         namespace = self._table_name.rpartition(".")[0]
-        with self._said("cannot be made"):
+        with failing(self.name, "cannot be made"):
             if not self._catalog.namespace_exists(namespace):
                 self._catalog.create_namespace_if_not_exists(namespace)
             with suppress(TableAlreadyExistsError):  # another job may just have made it
@@ -248,8 +251,7 @@ class IcebergTarget:
             )
         for field in columns.fields:
             if not field.nullable:
-                quoted = f"`{field.name.replace('`', '``')}`"
-                laid_out = only_with(laid_out, f"{field.name} NOT NULL", f"{quoted} IS NOT NULL", self.name)
+                laid_out = only_with(laid_out, f"{field.name} NOT NULL", f"{quoted(field.name)} IS NOT NULL", self.name)
         added = iceberg_partitions.columns(spec, schema, laid_out.schema, self.name)
         order = _order(table, laid_out.columns)
         laid_out = laid_out.withColumns(added) if added else laid_out
@@ -257,7 +259,7 @@ class IcebergTarget:
             laid_out = laid_out.sortWithinPartitions(*(F.col(name) for name in added), *order)
         by_name = not has_ids(columns)
         written = [leaf for leaf in leaves(schema) if leaf[0].partition(".")[0] in laid_out.columns]
-        relied_on = {_IDENTITY, SPEC, *(f"column {number}" for _, number, _ in written)}
+        relied_on = {_IDENTITY, SPEC, *(_with_id(number) for _, number, _ in written)}
         relied_on |= {f"column {path}" for path, _, _ in written} if by_name else set()
         if by_name:
             self._check_mapping(table, laid_out.columns)
@@ -292,18 +294,8 @@ class IcebergTarget:
                     hint=f"partition by a text, date, time with a zone, whole number or boolean: CAST({name} AS DATE)",
                 )
         check_new(schema.fields, self.name)
-        with self._said("cannot be made"):
+        with failing(self.name, "cannot be made"):
             _new_schema(schema)
-
-    @contextmanager
-    def _said(self, what: str) -> Iterator[None]:
-        """Turn what the library, the catalog or the storage raises into TableFailed."""
-        try:
-            yield
-        except (MinflinkError, PySparkException, Py4JError):
-            raise
-        except Exception as error:  # whatever a catalog's or a storage's client raises
-            raise TableFailed(f"{self.name} {what}: {said(error)}", hint=_THERE) from error
 
 
 def _with_limit(catalog: Catalog) -> Catalog:
@@ -314,9 +306,13 @@ def _with_limit(catalog: Catalog) -> Catalog:
     return catalog
 
 
+def _with_id(number: int) -> str:
+    return f"the column with the id {number}"
+
+
 def _facts(table: Table) -> dict[str, str]:
     """Return what staged files may depend on: files with ids on the type of each, others also on the names."""
-    by_id = {f"column {number}": kind for _, number, kind in leaves(table.schema())}
+    by_id = {_with_id(number): kind for _, number, kind in leaves(table.schema())}
     by_name = {f"column {path}": str(number) for path, number, _ in leaves(table.schema())}
     return {_IDENTITY: str(table.metadata.table_uuid), SPEC: str(table.spec().spec_id), **by_id, **by_name}
 
@@ -344,7 +340,7 @@ def _order(table: Table, columns: Sequence[str]) -> list[Any]:
         name = table.schema().find_column_name(field.source_id) or ""
         if str(field.transform) != "identity" or name not in columns:
             return []
-        column = F.col(f"`{name.replace('`', '``')}`")
+        column = F.col(quoted(name))
         nulls_first = str(field.null_order.value) == "nulls-first"
         if str(field.direction.value) == "asc":
             found.append(column.asc_nulls_first() if nulls_first else column.asc_nulls_last())

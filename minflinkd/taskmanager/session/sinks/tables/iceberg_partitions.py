@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from pyspark.sql import types as spark
 
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
+from minflinkd.taskmanager.session.sinks.tables.fitting import quoted
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -68,17 +69,17 @@ def _column(field: PartitionField, schema: Schema, rows: spark.StructType, table
 
 def _transformed(transform: str, name: str, kind: spark.DataType, bucket: Callable[[], Any]) -> Column | None:
     """Return a column with the transform's value; None if that is not possible."""
-    quoted = F.col(f"`{name.replace('`', '``')}`")
-    stored = _stored(quoted, kind)
+    column = F.col(quoted(name))
+    stored = _stored(column, kind)
     verb, _, rest = transform.partition("[")
     if verb == "identity":
         return stored
     if verb == "bucket":
-        plain = stored if isinstance(kind, _WHOLE) else quoted
+        plain = stored if isinstance(kind, _WHOLE) else column
         return None if plain is None else bucket()(plain)
     if verb == "truncate":
-        return _truncated(quoted, kind, int(rest.rstrip("]")))
-    return _time_part(verb, quoted, kind)
+        return _truncated(column, kind, int(rest.rstrip("]")))
+    return _time_part(verb, column, kind)
 
 
 def _stored(column: Column, kind: spark.DataType) -> Column | None:

@@ -53,8 +53,8 @@ class Staged(msgspec.Struct, frozen=True):
 def next_number(last: int, now: float) -> int:
     """Return the number of a token that is staged at `now`, in seconds. `last`: the largest one that is known.
 
-    It is the time in milliseconds, so two attempts that go on from one checkpoint have numbers of their own: what one
-    of them publishes never passes for the other one's. A clock that is behind makes no number smaller.
+    It is the time in milliseconds. So two attempts that go on from one checkpoint give different numbers, and neither
+    takes the other's rows for its own. Numbers also grow if the clock is late.
     """
     return max(last + 1, int(now * 1000))
 

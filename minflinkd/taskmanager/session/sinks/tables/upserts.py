@@ -7,12 +7,9 @@ several rows with one key in a checkpoint the last one counts. The mark is the s
 
 from __future__ import annotations
 
-import shutil
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
-from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
@@ -21,11 +18,11 @@ from pyspark.sql import DataFrame
 
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.ids import JobId, VertexId
-from minflinkd.taskmanager.attempts.staging import waiting_directory
-from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots, StagedRowsGone
+from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots
+from minflinkd.taskmanager.session.sinks.held import HeldFiles
 from minflinkd.taskmanager.session.sinks.tables.commits import Look, Marked, MarkedCommits, check_facts
 from minflinkd.taskmanager.session.sinks.tables.fitting import only_with, quoted
-from minflinkd.taskmanager.session.sinks.tables.parquet_files import written
+from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile, written
 from minflinkd.taskmanager.session.sinks.tables.rows import Layout
 from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged, decoded
 
@@ -53,33 +50,30 @@ class TableUpserts(HeldInSnapshots):
         """`directory`: of the attempt."""
         self._table = table
         self._job_id, self._sink = job_id, vertex_id
-        self._own = Path(waiting_directory(directory, vertex_id))
-        self._restored = Path(waiting_directory(f"{directory}/checkpoint", vertex_id))
+        self._held = HeldFiles(directory, vertex_id)
         self._marked = MarkedCommits(table, job_id, vertex_id)
 
     def stage(self, batch: DataFrame, epoch: int) -> Any:
-        self._own.mkdir(parents=True, exist_ok=True)
+        self._held.own.mkdir(parents=True, exist_ok=True)
         layout = self._table.lay_out(batch)
         rows = layout.rows
         for name in self._table.key:
             rows = only_with(rows, f"key {name} NOT NULL", f"{quoted(name)} IS NOT NULL", self._table.name)
-        with written(rows, self._own, partition_by=(), options={}) as files:
+        with written(rows, self._held.own, partition_by=(), options={}) as files:
             if not files:
                 return None
-            held = []
-            for file in files:
-                name = f"{uuid4().hex}.parquet"
-                file.path.rename(self._own / name)
-                held.append(DataFile(name, (self._own / name).stat().st_size, int(file.footer.num_rows)))
-        number = self._marked.next_number()
-        staged = Staged(
-            job=self._job_id, table=self._table.name, number=number, files=tuple(held), relies_on=layout.relies_on
-        )
+            held = tuple(self._taken(file) for file in files)
+        number, relies_on = self._marked.next_number(), layout.relies_on
+        staged = Staged(job=self._job_id, table=self._table.name, number=number, files=held, relies_on=relies_on)
         return msgspec.to_builtins(staged)
+
+    def _taken(self, file: LocalFile) -> DataFile:
+        size = file.size  # it is somewhere else afterwards
+        return DataFile(self._held.take(file.path), size, int(file.footer.num_rows))
 
     def files(self, token: Any) -> tuple[str, ...]:
         """Return the paths, below the attempt's directory and in a snapshot, of the files that hold a token's rows."""
-        return tuple(f"{waiting_directory('', self._sink)[1:]}/{file.path}" for file in decoded(token).files)
+        return tuple(self._held.path(file.path) for file in decoded(token).files)
 
     def commit(self, checkpoint_id: int, tokens: list[Any]) -> None:
         """Merge the rows that are not merged yet. Raises TableFailed, TableChanged, StagedRowsGone."""
@@ -91,32 +85,20 @@ class TableUpserts(HeldInSnapshots):
         """Discard what was staged. Earlier attempts had directories of their own, which go with them."""
         self._discard([decoded(token) for token in tokens or ()])
         if tokens is None:  # everything that was restored is merged
-            shutil.rmtree(self._restored, ignore_errors=True)
+            self._held.discard_restored()
 
     def interrupt(self) -> None:
         """A commit has time limits of its own."""
 
     def _merged(self, look: Look, owner: str, left: Sequence[Staged], checkpoint_id: int) -> None:
         check_facts(self._table.name, self._sink, look, left)
-        read = [pyarrow.parquet.read_table(self._place(file.path)) for token in left for file in token.files]
+        read = [pyarrow.parquet.read_table(self._held.find(file.path)) for token in left for file in token.files]
         rows = last_by_key(pa.concat_tables(read, promote_options="default"), self._table.key)
         reach(CrashPoint.SINK_SENT)
         self._table.merge(look, owner, left[-1].number, checkpoint_id, rows)
 
-    def _place(self, name: str) -> Path:
-        for place in (self._own / name, self._restored / name):
-            if place.exists():
-                return place
-        raise StagedRowsGone(
-            f"sink {self._sink}: a checkpoint covers the rows in {name}, which are not in {self._table.name}, but the "
-            "file is gone",
-            hint="did anybody delete files in the TaskManager's directory? Restart the job: its checkpoint has them",
-        )
-
     def _discard(self, tokens: Sequence[Staged]) -> None:
-        for token in tokens:
-            for file in token.files:
-                (self._own / file.path).unlink(missing_ok=True)
+        self._held.discard(file.path for token in tokens for file in token.files)
 
 
 def last_by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
