@@ -14,7 +14,7 @@ from minflinkd.taskmanager.child import protocol as p
 from tests.cluster import free_port
 from tests.servers.postgres import Postgres
 from tests.spark.session_child import Child, job, rate, sql, task
-from tests.spark.test_session_sinks import restored, sink
+from tests.spark.test_session_sinks import restored, restored_three_times, sink
 from tests.spark.test_session_snapshots import snapshot
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -65,22 +65,8 @@ async def test_rows_appear_with_their_checkpoint_and_once(child: Child, postgres
 
 async def test_a_restore_commits_what_it_owes_beside_an_attempt_that_runs_on(child: Child, postgres: Postgres) -> None:
     """Neither an attempt that only seems dead nor a late commit duplicates a row (J13)."""
-    context, query = job(), task(rate(10), sink("numbers", **table(postgres, "public.restored")))
-    attempt = await child.run(context, query)
-    for checkpoint_id in range(1, 4):
-        await child.batches(attempt, 2)
-        taken, files = await snapshot(child, attempt, checkpoint_id)
-        await child.batches(attempt, taken.batch_id + 1)
-        following = await child.run(context, query, **await restored(child, taken, files, checkpoint_id))
-        assert await values(postgres, "restored") == list(range(10 * (taken.batch_id + 1)))
-        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id))
-        await child.stop(attempt)
-        await child.batches(following, taken.batch_id + 2)
-        attempt = following
-    last, _ = await snapshot(child, attempt, 4)
-    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=4))
-    await child.stop(attempt)
-    assert await values(postgres, "restored") == list(range(10 * (last.batch_id + 1)))
+    query = task(rate(10), sink("numbers", **table(postgres, "public.restored")))
+    await restored_three_times(child, query, lambda: values(postgres, "restored"))
     assert await leftovers(postgres) == []
 
 

@@ -11,7 +11,7 @@ from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.child import protocol as p
 from tests.servers.apache_kafka import ApacheKafka, Read
 from tests.spark.session_child import Child, job, rate, sql, task
-from tests.spark.test_session_sinks import restored, sink
+from tests.spark.test_session_sinks import restored, restored_three_times, sink
 from tests.spark.test_session_snapshots import snapshot
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -79,23 +79,8 @@ async def test_a_restore_publishes_what_it_owes_beside_an_attempt_that_runs_on(
 ) -> None:
     """Neither an attempt that only seems dead nor a late commit writes a row twice: one fences the other (K1, J13)."""
     await apache_kafka.create_topic("restored")
-    context = job()
     query = task(rate(10), sql("rows", ROWS, "numbers"), to_topic(apache_kafka, "restored"))
-    attempt = await child.run(context, query)
-    for checkpoint_id in range(1, 4):
-        await child.batches(attempt, 2)
-        taken, files = await snapshot(child, attempt, checkpoint_id)
-        await child.batches(attempt, taken.batch_id + 1)
-        following = await child.run(context, query, **await restored(child, taken, files, checkpoint_id))
-        assert await values(apache_kafka, "restored") == list(range(10 * (taken.batch_id + 1)))
-        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id))
-        await child.stop(attempt)
-        await child.batches(following, taken.batch_id + 2)
-        attempt = following
-    last, _ = await snapshot(child, attempt, 4)
-    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=4))
-    await child.stop(attempt)
-    assert await values(apache_kafka, "restored") == list(range(10 * (last.batch_id + 1)))
+    await restored_three_times(child, query, lambda: values(apache_kafka, "restored"))
 
 
 async def test_a_checkpoint_that_is_larger_than_a_transaction_is_published_in_several(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from minflinkd.jobgraph.model import Delivery, OutputMode, Sink, Source, Vertex
+from minflinkd.jobgraph.model import Delivery, OutputMode, Sink, Source, Task, Vertex
 from minflinkd.runtime.errors import LONGEST_MESSAGE, MinflinkError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
@@ -69,6 +70,29 @@ async def restored(child: Child, taken: p.SnapshotTaken, files: Path, checkpoint
     """Return what a restored attempt is started with, as the supervisor does it."""
     what = p.Restored(checkpoint_id=checkpoint_id, batch_id=taken.batch_id, transactions=taken.transactions)
     return {"restored": what, "directory": lay_out(child, files)}
+
+
+async def restored_three_times(child: Child, query: Task, seen: Callable[[], Awaitable[list[int]]]) -> None:
+    """Restore a query beside its attempt that runs on, three times. Each also commits late what the next one has.
+
+    `query` reads `rate(10)`; `seen` returns the numbers in its target, sorted.
+    """
+    context = job()
+    attempt = await child.run(context, query)
+    for checkpoint_id in range(1, 4):
+        await child.batches(attempt, 2)
+        taken, files = await snapshot(child, attempt, checkpoint_id)
+        await child.batches(attempt, taken.batch_id + 1)
+        following = await child.run(context, query, **await restored(child, taken, files, checkpoint_id))
+        assert await seen() == list(range(10 * (taken.batch_id + 1)))
+        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id))
+        await child.stop(attempt)
+        await child.batches(following, taken.batch_id + 2)
+        attempt = following
+    last, _ = await snapshot(child, attempt, 4)
+    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=4))
+    await child.stop(attempt)
+    assert await seen() == list(range(10 * (last.batch_id + 1)))
 
 
 def committed(root: Path) -> list[int]:

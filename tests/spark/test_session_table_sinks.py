@@ -23,7 +23,7 @@ from tests.lakes import Delta, Iceberg, Lake
 from tests.proxy import Proxy
 from tests.servers.s3 import SeaweedFS
 from tests.spark.session_child import Child, inputs, job, rate, sql, task
-from tests.spark.test_session_sinks import restored
+from tests.spark.test_session_sinks import restored, restored_three_times
 from tests.spark.test_session_snapshots import snapshot
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -79,23 +79,8 @@ async def test_a_restore_publishes_what_it_owes_beside_an_attempt_that_runs_on(
 ) -> None:
     """Neither an attempt that only seems dead nor a late commit writes a row twice (K2, K3, J13)."""
     lake = kind(tmp_path / "lake")
-    context = job()
     query = task(rate(10), sql("rows", ROWS, "numbers"), out(lake.sink("restored")))
-    attempt = await child.run(context, query)
-    for checkpoint_id in range(1, 4):
-        await child.batches(attempt, 2)
-        taken, files = await snapshot(child, attempt, checkpoint_id)
-        await child.batches(attempt, taken.batch_id + 1)
-        following = await child.run(context, query, **await restored(child, taken, files, checkpoint_id))
-        assert await values(lake, "restored") == list(range(10 * (taken.batch_id + 1)))
-        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id))
-        await child.stop(attempt)
-        await child.batches(following, taken.batch_id + 2)
-        attempt = following
-    last, _ = await snapshot(child, attempt, 4)
-    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=4))
-    await child.stop(attempt)
-    assert await values(lake, "restored") == list(range(10 * (last.batch_id + 1)))
+    await restored_three_times(child, query, lambda: values(lake, "restored"))
 
 
 @KINDS
