@@ -15,7 +15,9 @@ from minflinkd.jobgraph.model import CheckpointMode, Delivery, JobGraph, OutputM
 
 MOST_COLLECTED = 10_000  # rows of a collect sink
 KEY = "key"  # an option: columns, with commas between them
-POSTGRESQL = "jdbc:postgresql:"
+DATABASES = ("jdbc:postgresql:", "jdbc:mysql:")  # URLs of those that are written exactly-once
+
+APPENDS = "delivery: at-least-once, which appends with any driver"
 
 # Options of the sinks that are not Spark's writers: name -> what the value must be, for the fault.
 _COLLECT = {"rows": f"a whole number, from 1 to {MOST_COLLECTED}"}
@@ -87,9 +89,11 @@ def check_jdbc(sink: Sink, path: str, resolved: Callable[[str], str | None], fau
     url = resolved(sink.options.get("url", ""))
     if url and not url.startswith("jdbc:"):
         faults.add(at(options, "url"), f"{show(url.partition('?')[0])} is not a JDBC URL", "jdbc:postgresql://host/db")
-    elif url and not url.startswith(POSTGRESQL) and delivery_of(sink) is Delivery.EXACTLY_ONCE:
-        problem = "only PostgreSQL is written exactly-once, or by key"
-        faults.add(at(options, "url"), problem, "delivery: at-least-once, which appends with any driver")
+    elif url and not url.startswith(DATABASES) and delivery_of(sink) is Delivery.EXACTLY_ONCE:
+        problem, hint = "only PostgreSQL and MySQL are written exactly-once, or by key", APPENDS
+        if url.startswith("jdbc:mariadb:"):
+            problem, hint = "Spark knows MariaDB by MySQL's URLs only", "jdbc:mysql://host/db?permitMysqlScheme"
+        faults.add(at(options, "url"), problem, hint)
     if "key" in sink.options and not key_of(sink):
         faults.add(at(options, "key"), "the key names no column", "key: carrier, or key: carrier, day")
     if key_of(sink) and sink.delivery is Delivery.AT_LEAST_ONCE:

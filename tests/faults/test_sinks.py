@@ -13,6 +13,7 @@ import pytest
 
 from tests.cluster import Cluster, running_cluster
 from tests.servers.kafka import Tansu
+from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 from tests.windows_job import SQL, WindowsJob, leftovers, result
 
@@ -59,39 +60,56 @@ async def kill_and_finish(cluster: Cluster, job_id: str, checkpoints: int = 3) -
     assert job.minflinkd.restarts >= 1
 
 
-async def test_rows_are_in_postgresql_and_behind_a_class_once_each(
-    postgres: Postgres, windows: WindowsJob, truth: list[tuple[Any, ...]], tmp_path: Path
+async def test_rows_are_in_databases_and_with_a_class_once_each(
+    postgres: Postgres, mariadb: MariaDB, windows: WindowsJob, truth: list[tuple[Any, ...]], tmp_path: Path
 ) -> None:
-    """Two sinks that commit by themselves, fed by one query, end with the rows of the batch (C40, J13).
+    """Sinks that commit by themselves, fed by one query, end with the rows of the batch (C40, J13, K4).
 
     Collected rows are those of the last attempt, and can be read when the job is over.
     """
     work = WindowsJob(tmp_path, pace="400 ms", artifact=UPLOADS)
     uploads, table = tmp_path / "uploads", "windows_of_a_killed_job"
+    url, driver = f"{mariadb.url}&permitMysqlScheme", "org.mariadb.jdbc.Driver"
+    in_mysql = {"url": url, "driver": driver, "dbtable": table}
     vertices = {
         "events": events(windows),
         "clean": {"inputs": ["events"], "python": "windows:clean"},
         "minutes": {"inputs": ["clean"], "sql": SQL},
         "out": {"inputs": ["minutes"], "sink": {"format": "jdbc", "options": {"url": postgres.url, "dbtable": table}}},
+        "mysql": {"inputs": ["minutes"], "sink": {"format": "jdbc", "options": in_mysql}},
+        "keyed": {
+            "inputs": ["minutes"],
+            "sink": {"format": "jdbc", "options": in_mysql | {"dbtable": f"{table}_keyed", "key": "minute, k"}},
+        },
         "own": {"inputs": ["minutes"], "sink": {"python": "windows:Uploads", "delivery": "exactly-once"}},
         "seen": {"inputs": ["minutes"], "sink": {"format": "collect", "options": {"rows": 10000}}},
     }
-    settings = CLUSTER | {"taskmanager.spark.conf": {"spark.jars": str(postgres.jar)}}
+    settings = CLUSTER | {"taskmanager.spark.conf": {"spark.jars": f"{postgres.jar},{mariadb.jars}"}}
     async with running_cluster(tmp_path / "cluster", **settings) as cluster:
         job_id = await cluster.submit(work.write("jdbc", vertices=vertices, params={"uploads": str(uploads)}))
         await kill_and_finish(cluster, job_id)
         sinks = {sink.vertex: sink.delivery for sink in (await cluster.client.job(job_id)).minflinkd.sinks}
-        assert sinks == {"out": "exactly-once", "own": "exactly-once", "seen": "at-least-once"}
+        assert sinks == dict.fromkeys(("out", "mysql", "keyed", "own"), "exactly-once") | {"seen": "at-least-once"}
         lines = await postgres.ask(f"SELECT extract(epoch FROM minute)::bigint, k, n, total FROM {table}")
-        rows = [(int(minute), k, int(n), int(total)) for minute, k, n, total in (line.split("|") for line in lines)]
-        assert sorted(rows) == truth
+        assert _told(lines) == truth
+        for name in (table, f"{table}_keyed"):
+            sql = f"SELECT timestampdiff(second, '1970-01-01', minute), k, n, total FROM {name}"
+            assert _told(await mariadb.ask(sql)) == truth, name
         assert sorted(row for path in uploads.iterdir() for row in _rows(path)) == truth
         seen = await cluster.client.get(f"/jobs/{job_id}/vertices/seen/collected", dict)
         assert 0 < len(seen["rows"]) <= len(truth)
         assert {(row["row"]["k"], row["row"]["n"], row["row"]["total"]) for row in seen["rows"]} <= {
             r[1:] for r in truth
         }
-    assert await postgres.ask("SELECT tablename FROM pg_tables WHERE tablename LIKE 'minflinkd_staged%'") == []
+    for server in (postgres, mariadb):
+        staged = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'minflinkd_staged%'"
+        assert await server.ask(staged) == []
+
+
+def _told(lines: list[str]) -> list[tuple[Any, ...]]:
+    """Return the rows that a database has printed."""
+    parts = (line.split("|") for line in lines)
+    return sorted((int(minute), k, int(n), int(total)) for minute, k, n, total in parts)
 
 
 def _rows(path: Path) -> list[tuple[Any, ...]]:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Browser, ConsoleMessage, Page, Request, Response, async_playwright
 
-_COMMANDS = ("chromium", "chromium-browser")
+_COMMANDS = ("chromium-headless-shell", "chromium", "chromium-browser")
 _STARTING = 120_000.0  # milliseconds, on a busy machine
 _FLAGS = (
     "--no-sandbox",  # root cannot have one

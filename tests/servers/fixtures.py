@@ -19,6 +19,7 @@ from tests.servers.azure import Azurite
 from tests.servers.gcs import FakeGcs
 from tests.servers.hdfs import Hdfs
 from tests.servers.kafka import Tansu
+from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 from tests.servers.process import Server
 from tests.servers.s3 import Moto, SeaweedFS
@@ -83,6 +84,12 @@ async def sftp(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sftp]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def postgres(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Postgres]:
     async with running(Postgres, tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def mariadb(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MariaDB]:
+    async with running(MariaDB, tmp_path_factory.mktemp("mariadb")) as server:
         yield server
 
 

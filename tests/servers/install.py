@@ -33,6 +33,7 @@ _ARTIFACTS = (
 )
 
 POSTGRES_DRIVER = HOME / "postgresql-driver-42.7.7"  # the JDBC driver
+MYSQL_DRIVERS = HOME / "mysql-drivers-9.7-3.5"  # the JDBC drivers of MySQL and of MariaDB
 KAFKA_CONNECTOR = HOME / "kafka-connector-4.2.0"  # Spark's connector
 KAFKA_BROKER = HOME / "kafka-broker-4.3.1"
 PROMETHEUS = HOME / "prometheus"  # the directory of `prometheus` and `promtool`
@@ -103,6 +104,12 @@ def postgres() -> None:
         need("psql", "postgresql")
 
 
+def mariadb() -> None:
+    jars(MYSQL_DRIVERS, ("com.mysql:mysql-connector-j:9.7.0", "org.mariadb.jdbc:mariadb-java-client:3.5.11"))
+    need("mariadbd", "mariadb-server-core")  # `mariadb-server` would start one
+    need("mariadb", "mariadb-client-core")
+
+
 def sftp() -> None:
     need("sshd", "openssh-server")
 
@@ -135,9 +142,15 @@ def prometheus() -> None:
 
 
 def chromium() -> None:
-    """Opens the pages under test."""
-    if not shutil.which("chromium-browser"):
-        need("chromium", "chromium")
+    """Opens the pages under test. The shell without windows is the quicker one; not every system has it."""
+    shell = "chromium-headless-shell"
+    if any(map(shutil.which, (shell, "chromium", "chromium-browser"))):
+        return
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        run("apt-get", "update", "-qq")
+    known = shutil.which("apt-cache") and subprocess.run(("apt-cache", "show", shell), capture_output=True, check=False)
+    package = shell if known and known.returncode == 0 else "chromium"
+    need(package, package)
 
 
 def shells() -> None:
@@ -238,6 +251,7 @@ SERVERS: dict[str, Callable[[], None]] = {
     "axe-core": axe,
     "hdfs": hdfs,
     "postgres": postgres,
+    "mariadb": mariadb,
     "prometheus": prometheus,
     "kafka": kafka,
     "kafka-broker": kafka_broker,

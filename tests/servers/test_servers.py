@@ -18,13 +18,14 @@ from tests.servers.azure import Azurite
 from tests.servers.fixtures import running
 from tests.servers.gcs import FakeGcs
 from tests.servers.kafka import Tansu
+from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 from tests.servers.process import HOST, Server
 from tests.servers.s3 import Moto, SeaweedFS
 from tests.servers.sftp import Sftp
 
 ROOT = Path(__file__).parents[2]
-KINDS = (Moto, SeaweedFS, FakeGcs, Azurite, Postgres, Tansu, ApacheKafka, Sftp)
+KINDS = (Moto, SeaweedFS, FakeGcs, Azurite, Postgres, MariaDB, Tansu, ApacheKafka, Sftp)
 
 
 @pytest.mark.slow
@@ -46,7 +47,7 @@ async def test_a_killed_server_comes_back_in_its_place(kind: type[Server], tmp_p
 
 
 @pytest.mark.parametrize(
-    "name", ["moto", "seaweedfs", "fake_gcs", "azurite", "postgres", "kafka", "apache_kafka", "sftp"]
+    "name", ["moto", "seaweedfs", "fake_gcs", "azurite", "postgres", "mariadb", "kafka", "apache_kafka", "sftp"]
 )
 def test_a_server_listens_on_loopback_only(request: pytest.FixtureRequest, name: str) -> None:
     process = psutil.Process(request.getfixturevalue(name).pid)

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from minflinkd.taskmanager.child import protocol as p
-from tests.servers.install import KAFKA_CONNECTOR, POSTGRES_DRIVER
+from tests.servers.install import KAFKA_CONNECTOR, MYSQL_DRIVERS, POSTGRES_DRIVER
 from tests.spark.session_child import Child
 
 
@@ -41,8 +41,10 @@ async def child(shared_child: Child) -> AsyncIterator[Child]:
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def connected(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Child]:
-    """One child for all tests of sinks, with the jars that Spark needs for a database and for a broker."""
-    jars = [str(jar) for home in (POSTGRES_DRIVER, KAFKA_CONNECTOR) for jar in sorted(home.glob("*.jar"))]
+    """One child for all tests of sinks, with the jars that Spark needs for databases and for a broker."""
+    jars = [
+        str(jar) for home in (POSTGRES_DRIVER, MYSQL_DRIVERS, KAFKA_CONNECTOR) for jar in sorted(home.glob("*.jar"))
+    ]
     child = Child(tmp_path_factory.mktemp("connected"))
     try:
         await child.start({"spark.jars": ",".join(jars)} if jars else {})

@@ -1,10 +1,9 @@
-"""The jdbc sink on a real PostgreSQL: staged and committed with the checkpoint, upserted by key, appended."""
+"""The jdbc sink on real databases: staged and committed with the checkpoint, upserted by key, appended."""
 
 from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,9 @@ from minflinkd.jobgraph.model import Delivery, OutputMode
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.child import protocol as p
 from tests.cluster import free_port
+from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
+from tests.spark.databases import Tables
 from tests.spark.session_child import Child, job, rate, sql, task
 from tests.spark.test_session_sinks import restored, restored_three_times, sink
 from tests.spark.test_session_snapshots import snapshot
@@ -28,51 +29,50 @@ def child(connected: Child) -> Child:
 COUNTS = "SELECT value % 5 AS key, count(*) AS n FROM numbers GROUP BY 1"
 
 
-def table(postgres: Postgres, name: str, **options: str) -> dict[str, Any]:
-    return {"format": "jdbc", "options": {"url": postgres.url, "dbtable": name} | options}
+@pytest.fixture(params=["postgresql", "mysql", "mysql by MariaDB's driver"])
+def database(request: pytest.FixtureRequest) -> Tables:
+    """A database, and by which driver."""
+    if request.param == "postgresql":
+        return Tables.of_postgresql(request.getfixturevalue("postgres"))
+    mariadb: MariaDB = request.getfixturevalue("mariadb")
+    if request.param == "mysql":
+        return Tables.of_mysql(mariadb)
+    return Tables.of_mysql(mariadb, url=f"{mariadb.url}&permitMysqlScheme", driver="org.mariadb.jdbc.Driver")
 
 
-async def values(postgres: Postgres, name: str) -> list[int]:
-    if await postgres.ask(f"SELECT to_regclass('{name}')") == [""]:
-        return []
-    return sorted(int(line) for line in await postgres.ask(f"SELECT value FROM {name}"))
-
-
-async def leftovers(postgres: Postgres) -> list[str]:
-    return await postgres.ask("SELECT tablename FROM pg_tables WHERE tablename LIKE 'minflinkd_staged%'")
-
-
-async def test_rows_appear_with_their_checkpoint_and_once(child: Child, postgres: Postgres) -> None:
-    """Rows are staged durably, moved in one transaction, and recorded. A repeated commit moves nothing (J13)."""
-    context = job()
-    attempt = await child.run(context, task(rate(10), sink("numbers", **table(postgres, "once"))))
+async def test_rows_appear_with_their_checkpoint_and_once(child: Child, database: Tables) -> None:
+    """Rows are staged durably, moved in one transaction, and recorded. A repeated commit moves nothing (J13, K4)."""
+    context, name = job(), database.name("once")
+    attempt = await child.run(context, task(rate(10), sink("numbers", **database.sink(name))))
     await child.batches(attempt, 2)
     first, _ = await snapshot(child, attempt, 1)
-    assert await values(postgres, "once") == []
+    assert await database.values(name) == []
     for _ in range(2):
         await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1))
-    assert await values(postgres, "once") == list(range(10 * (first.batch_id + 1)))
+    assert await database.values(name) == list(range(10 * (first.batch_id + 1)))
     await child.batches(attempt, first.batch_id + 2)
     second, _ = await snapshot(child, attempt, 2)
     await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=2))
     await child.batches(attempt, second.batch_id + 2)
     await child.stop(attempt)
-    assert await values(postgres, "once") == list(range(10 * (second.batch_id + 1)))
-    recorded = await postgres.ask(f"SELECT sink, checkpoint FROM minflinkd_commits WHERE job = '{context.job_id}'")
+    assert await database.values(name) == list(range(10 * (second.batch_id + 1)))
+    recorded = await database.ask(f"SELECT sink, checkpoint FROM minflinkd_commits WHERE job = '{context.job_id}'")
     assert recorded == ["out|2"]
-    assert await leftovers(postgres) == []
+    assert await database.leftovers() == []
 
 
-async def test_a_restore_commits_what_it_owes_beside_an_attempt_that_runs_on(child: Child, postgres: Postgres) -> None:
-    """Neither an attempt that only seems dead nor a late commit duplicates a row (J13)."""
-    query = task(rate(10), sink("numbers", **table(postgres, "public.restored")))
-    await restored_three_times(child, query, lambda: values(postgres, "restored"))
-    assert await leftovers(postgres) == []
+async def test_a_restore_commits_what_it_owes_beside_an_attempt_that_runs_on(child: Child, database: Tables) -> None:
+    """Neither an attempt that only seems dead nor a late commit duplicates a row (J13, K4)."""
+    name = database.name("restored")
+    query = task(rate(10), sink("numbers", **database.sink(f"{database.schema}.{name}")))
+    await restored_three_times(child, query, lambda: database.values(name))
+    assert await database.leftovers() == []
 
 
-async def test_a_row_takes_the_place_of_that_with_its_key(child: Child, postgres: Postgres) -> None:
-    """Updates of a running aggregate, repeated from an older snapshot, end in the right table (J8a, J13)."""
-    out = sink("counts", OutputMode.UPDATE, **table(postgres, "counts", key="key"))
+async def test_a_row_takes_the_place_of_that_with_its_key(child: Child, database: Tables) -> None:
+    """Updates of a running aggregate, repeated from an older snapshot, end in the right table (J8a, J13, K4)."""
+    name = database.name("counts")
+    out = sink("counts", OutputMode.UPDATE, **database.sink(name, key="key"))
     context, query = job(), task(rate(10), sql("counts", COUNTS, "numbers"), out)
     attempt = await child.run(context, query)
     await child.batches(attempt, 1)
@@ -82,11 +82,32 @@ async def test_a_row_takes_the_place_of_that_with_its_key(child: Child, postgres
     following = await child.run(context, query, **await restored(child, taken, files, 1))
     finished = await child.batches(following, taken.batch_id + 4)
     await child.stop(following)
-    rows = dict(line.split("|") for line in await postgres.ask("SELECT key, n FROM counts"))
+    rows = dict(line.split("|") for line in await database.ask(f"SELECT {database.quoted('key')}, n FROM {name}"))
     assert len(rows) == 5
     assert len(set(rows.values())) == 1
     assert int(rows["0"]) >= 2 * (finished.metrics.batch_id + 1)
-    assert await leftovers(postgres) == []
+    assert await database.leftovers() == []
+
+
+async def test_a_table_that_does_not_fit_is_a_fault_before_anything_starts(child: Child, database: Tables) -> None:
+    """A column that is not there is one, and a key that is not unique, in the words of the database (J4, K4)."""
+    name = database.name("unfit")
+    await database.ask(f"CREATE TABLE {name} (n BIGINT, {database.quoted('key')} BIGINT)")
+    plain = sql("plain", "SELECT value FROM numbers", "numbers")
+    counts = sql("counts", COUNTS, "numbers")
+    by_key = sink("counts", OutputMode.UPDATE, **database.sink(name, key="key"))
+    new = sink("counts", OutputMode.UPDATE, **database.sink(database.name("new"), key="key"))
+    for query, word in (
+        ((plain, sink("plain", **database.sink(name))), "value"),
+        ((counts, by_key), "unique"),
+        ((counts, new), None),
+    ):
+        found = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(10), *query),)))).faults
+        assert [fault.path for fault in found] == ([] if word is None else ["vertices.out.sink"]), found
+        assert all((word or "") in fault.problem for fault in found), found
+    await database.ask(f"CREATE UNIQUE INDEX {name}_key ON {name} ({database.quoted('key')})")
+    assert (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(10), counts, by_key),)))).faults == ()
+    assert await database.ask(f"SELECT * FROM {name}") == []
 
 
 @pytest.mark.slow
@@ -96,8 +117,9 @@ async def test_a_driver_may_be_an_artifact_of_the_job(child: Child, postgres: Po
     await plain.start({})
     try:
         artifacts = {postgres.jar.name: str(postgres.jar)}
-        append = sink("numbers", **table(postgres, "appended"), delivery=Delivery.AT_LEAST_ONCE)
-        staged = sink("numbers", **table(postgres, "staged"))
+        tables = Tables.of_postgresql(postgres)
+        append = sink("numbers", **tables.sink("appended"), delivery=Delivery.AT_LEAST_ONCE)
+        staged = sink("numbers", **tables.sink("staged"))
         attempts = [await plain.run(job(), task(rate(10), out), artifacts=artifacts) for out in (append, staged)]
         for attempt in attempts:
             await plain.batches(attempt, 1)
@@ -105,15 +127,15 @@ async def test_a_driver_may_be_an_artifact_of_the_job(child: Child, postgres: Po
         await plain.ask(p.ConfirmCheckpoint(attempt_id=attempts[1], checkpoint_id=1))
         for attempt in attempts:
             await plain.stop(attempt)
-        assert await values(postgres, "staged") == list(range(10 * (taken.batch_id + 1)))
-        assert set(await values(postgres, "appended")) >= set(range(20))
+        assert await tables.values("staged") == list(range(10 * (taken.batch_id + 1)))
+        assert set(await tables.values("appended")) >= set(range(20))
     finally:
         await plain.aclose()
 
 
 async def test_a_database_that_is_away_is_said(child: Child, postgres: Postgres) -> None:
     """The error has the driver's words, and the job tries again (S4)."""
-    away = table(postgres, "x", url="jdbc:postgresql://127.0.0.1:1/postgres")
+    away = Tables.of_postgresql(postgres).sink("x", url="jdbc:postgresql://127.0.0.1:1/postgres")
     with pytest.raises(MinflinkError, match=r"Connection to 127\.0\.0\.1:1 refused") as refused:
         await child.run(job(), task(rate(10), sink("numbers", **away)))
     assert (refused.value.info().code, refused.value.info().consequence) == ("sink-database", "retryable")
@@ -126,13 +148,13 @@ async def test_a_server_that_cannot_be_reached_is_a_fault_before_anything_starts
     gone = f"jdbc:postgresql://127.0.0.1:{free_port()}/postgres"
     wrong: tuple[dict[str, str], ...] = ({"url": gone}, {"url": postgres.url.replace("/postgres?", "/nowhere?")}, {})
     for changes in wrong:
-        options = table(postgres, "never")["options"] | changes
+        options = Tables.of_postgresql(postgres).sink("never")["options"] | changes
         vertex = sink("numbers", format="jdbc", options=options)
         found = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(10), vertex),)))).faults
         assert [fault.path for fault in found] == ([f"vertices.{vertex.id}.sink"] if changes else [])
         assert all("no connection to the database" in fault.problem and "\n" not in fault.problem for fault in found)
         assert all("is the server up" in fault.hint for fault in found)
-    assert await leftovers(postgres) == []
+    assert await Tables.of_postgresql(postgres).leftovers() == []
 
 
 @pytest.mark.parametrize("more", [{}, {"loginTimeout": "0", "socketTimeout": "0"}])
@@ -142,7 +164,7 @@ async def test_a_server_that_never_answers_does_not_hold_a_submission_up(
     """The submission goes on even if the driver itself would wait for ever, as most do (J4)."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"jdbc:postgresql://127.0.0.1:{silent.getsockname()[1]}/postgres"
-        vertex = sink("numbers", **table(postgres, "never", url=url, **more))
+        vertex = sink("numbers", **Tables.of_postgresql(postgres).sink("never", url=url, **more))
         found = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(10), vertex),)), timeout=30.0)).faults
     (fault,) = found
     assert fault.path == f"vertices.{vertex.id}.sink"

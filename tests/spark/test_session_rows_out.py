@@ -12,8 +12,8 @@ from minflinkd.jobgraph.model import Delivery, OutputMode, Vertex
 from minflinkd.runtime.ids import VertexId
 from tests.servers.kafka import Tansu
 from tests.servers.postgres import Postgres
+from tests.spark.databases import Tables
 from tests.spark.session_child import Child, job, rate, sql, task
-from tests.spark.test_session_jdbc import table
 from tests.spark.test_session_kafka import ROWS, to_topic
 from tests.spark.test_session_sinks import CLASS, LETTERS, restored, sink
 from tests.spark.test_session_snapshots import artifact, snapshot
@@ -93,7 +93,9 @@ async def test_rows_to_kafka_are_counted(child: Child, kafka: Tansu) -> None:
 async def test_rows_to_a_database_are_counted(child: Child, postgres: Postgres, delivery: Delivery) -> None:
     """Staged rows count too, with the micro-batch that stages them."""
     name = "counted_" + delivery.name.lower()
-    rows, batches = await counted(child, rate(10), sink("numbers", **table(postgres, name), delivery=delivery))
+    rows, batches = await counted(
+        child, rate(10), sink("numbers", **Tables.of_postgresql(postgres).sink(name), delivery=delivery)
+    )
     assert rows == 10 * batches
 
 

@@ -304,9 +304,9 @@ FAULTS_OF_SINKS: dict[str, tuple[Callable[[Document], object], str, str]] = {
         "needs the option dbtable",
     ),
     "another database, exactly-once": (
-        lambda d: d["vertices"]["out"].update(sink=jdbc(url="jdbc:mysql://host/db")),
+        lambda d: d["vertices"]["out"].update(sink=jdbc(url="jdbc:sqlserver://host")),
         "vertices.out.sink.options.url",
-        "only PostgreSQL",
+        "only PostgreSQL and MySQL",
     ),
     "a database by a param without a value": (
         lambda d: d["vertices"]["out"].update(sink=jdbc(url="${db}")),

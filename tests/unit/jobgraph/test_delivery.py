@@ -71,13 +71,13 @@ Told = list[tuple[str, str, str]]  # path, problem, hint
 URL, TABLE = "jdbc:postgresql://host/db", "out"
 WHOLE, COLUMNS = {"url": URL, "dbtable": TABLE}, "key: carrier, or key: carrier, day"
 NOT_TWICE = "rows that are known by a key are not written twice"
-ONLY_POSTGRES = "only PostgreSQL is written exactly-once, or by key"
+ONLY_THESE = "only PostgreSQL and MySQL are written exactly-once, or by key"
 APPENDS = "delivery: at-least-once, which appends with any driver"
 JDBC: dict[str, tuple[Sink, Told]] = {
     "whole": (Sink(format="jdbc", options=WHOLE), []),
     "with a key": (Sink(format="jdbc", options=WHOLE | {"key": "a,b"}), []),
     "another database that appends": (
-        Sink(format="jdbc", options=WHOLE | {"url": "jdbc:mysql://host/db"}, delivery=LEAST),
+        Sink(format="jdbc", options=WHOLE | {"url": "jdbc:sqlserver://host"}, delivery=LEAST),
         [],
     ),
     "without options": (
@@ -95,13 +95,19 @@ JDBC: dict[str, tuple[Sink, Told]] = {
         Sink(format="jdbc", options=WHOLE | {"url": "postgresql://host/db?password=secret"}),
         [("s.options.url", '"postgresql://host/db" is not a JDBC URL', "jdbc:postgresql://host/db")],
     ),
+    "mysql": (Sink(format="jdbc", options=WHOLE | {"url": "jdbc:mysql://host/db"}), []),
+    "mysql with a key": (Sink(format="jdbc", options=WHOLE | {"url": "jdbc:mysql://host/db", "key": "a"}), []),
+    "mariadb by its own URL": (
+        Sink(format="jdbc", options=WHOLE | {"url": "jdbc:mariadb://host/db"}),
+        [("s.options.url", "Spark knows MariaDB by MySQL's URLs only", "jdbc:mysql://host/db?permitMysqlScheme")],
+    ),
     "another database": (
-        Sink(format="jdbc", options=WHOLE | {"url": "jdbc:mysql://host/db"}),
-        [("s.options.url", ONLY_POSTGRES, APPENDS)],
+        Sink(format="jdbc", options=WHOLE | {"url": "jdbc:sqlserver://host"}),
+        [("s.options.url", ONLY_THESE, APPENDS)],
     ),
     "another database with a key": (
-        Sink(format="jdbc", options=WHOLE | {"url": "jdbc:mysql://host/db", "key": "a"}),
-        [("s.options.url", ONLY_POSTGRES, APPENDS)],
+        Sink(format="jdbc", options=WHOLE | {"url": "jdbc:sqlserver://host", "key": "a"}),
+        [("s.options.url", ONLY_THESE, APPENDS)],
     ),
     "a key without a column": (
         Sink(format="jdbc", options=WHOLE | {"key": " , "}),

@@ -26,7 +26,7 @@ from minflinkd.jobgraph.params import resolve
 from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.secrets import is_sensitive
 from minflinkd.taskmanager.session.plan.plan import Plan
-from minflinkd.taskmanager.session.sinks.database import is_no_driver, writer_options
+from minflinkd.taskmanager.session.sinks.databases.connections import is_no_driver, writer_options
 from minflinkd.taskmanager.session.spark.failures import build_failure, session_is_lost
 from minflinkd.taskmanager.session.spark.session import Session
 

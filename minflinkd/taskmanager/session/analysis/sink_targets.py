@@ -16,13 +16,14 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
+from minflinkd.jobgraph.delivery import delivery_of, key_of
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
-from minflinkd.jobgraph.model import Sink
+from minflinkd.jobgraph.model import Delivery, Sink
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
-from minflinkd.taskmanager.session.sinks.database import Database, DatabaseFailed, NoDriver
+from minflinkd.taskmanager.session.sinks.databases.connections import Database, DatabaseFailed, NoDriver, dialect_of
 from minflinkd.taskmanager.session.sinks.files import local_path
 from minflinkd.taskmanager.session.sinks.tables.failures import THERE, said
 from minflinkd.taskmanager.session.sinks.tables.targets import table_of
@@ -30,11 +31,10 @@ from minflinkd.taskmanager.session.spark.session import Session
 
 Found = tuple[str, str] | None  # what is wrong, and what to do
 
-# Options of PostgreSQL's driver, in seconds: to connect, to log in, and for each answer. A user waits for the result.
-_PATIENCE = {"connectTimeout": "5", "loginTimeout": "8", "socketTimeout": "8"}
-_ANSWER = 10.0  # seconds to wait for any driver: most have no timeout of their own
+_ANSWER = 10.0  # seconds to wait for any driver: most have no timeout of their own. A user waits for the result
 _ANSWER_OF_TABLE = 30.0  # seconds: the libraries give up sooner, and say why
 _BRING = "add it to the job as a .jar artifact (postgresql-42.7.7.jar), or to spark.jars of TaskManagers"
+_FIT = "change the table or what the job writes into it, and submit again"
 _THERE = "is the server up, and are url, user and password right? If the server is down, submit again later"
 
 
@@ -54,8 +54,10 @@ def faults(session: Session, plan: Plan) -> Iterator[GraphFault]:
             told = any(f"{fault.path}.".startswith(f"vertices.{vertex.id}.") for fault in plan.faults)
             if plan.frame is not None and not told and (found := _table(plan.frame, vertex.sink)) is not None:
                 yield GraphFault(path=path, problem=found[0], hint=found[1])
-        elif vertex.sink.format == "jdbc" and (found := _database(session, vertex.sink)) is not None:
-            yield GraphFault(path=path, problem=found[0], hint=found[1])
+        elif vertex.sink.format == "jdbc":
+            told = any(f"{fault.path}.".startswith(f"vertices.{vertex.id}.") for fault in plan.faults)
+            if (found := _database(session, vertex.sink, None if told else plan.frame)) is not None:
+                yield GraphFault(path=path, problem=found[0], hint=found[1])
 
 
 def unwritable(directory: Path) -> str | None:
@@ -97,12 +99,14 @@ def _table(rows: DataFrame, sink: Sink) -> Found:
     return _within(look, f"look at {table.name}", late, _ANSWER_OF_TABLE)
 
 
-def _database(session: Session, sink: Sink) -> Found:
+def _database(session: Session, sink: Sink, rows: DataFrame | None) -> Found:
+    """Look at the database of a sink; and whether its rows fit, unless it is known already that they do not."""
     if (url := sink.options.get("url")) is None:
         return None  # the check of the job file reports a missing url
-    options = _PATIENCE | sink.options if url.startswith("jdbc:postgresql:") else sink.options
+    dialect = dialect_of(url)
+    options = sink.options if dialect is None else {**dialect.patience, **sink.options}
     late = f"no connection to the database: it has not answered within {_ANSWER:g} s", _THERE
-    return _within(lambda: _connected(session, options), f"connect to {url.partition('?')[0]}", late)
+    return _within(lambda: _written(session, sink, options, rows), f"connect to {url.partition('?')[0]}", late)
 
 
 def _within(look: Callable[[], Found], name: str, late: Found, limit: float = _ANSWER) -> Found:
@@ -123,11 +127,20 @@ def _within(look: Callable[[], Found], name: str, late: Found, limit: float = _A
         return late
 
 
-def _connected(session: Session, options: Mapping[str, str]) -> Found:
+def _written(session: Session, sink: Sink, options: Mapping[str, str], rows: DataFrame | None) -> Found:
+    database, dialect, table = Database(session, options), dialect_of(options["url"]), options.get("dbtable")
     try:
-        with Database(session, options).transaction():
-            return None
+        with database.transaction():
+            pass
     except NoDriver as error:
         return error.message, _BRING
     except DatabaseFailed as error:
         return " ".join(error.message.split()), _THERE
+    if dialect is None or not table or rows is None or delivery_of(sink) is not Delivery.EXACTLY_ONCE:
+        return None
+    try:
+        with database.transaction() as transaction:
+            problem = dialect.fault(transaction, table, database.fields(rows), key_of(sink))
+    except DatabaseFailed as error:
+        problem = f"rows cannot go into the table {table}: {' '.join(error.message.split())}"
+    return None if problem is None else (problem, _FIT)

@@ -24,8 +24,8 @@ from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import check_code
 from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink
 from minflinkd.taskmanager.session.sinks.collect import CollectSink
+from minflinkd.taskmanager.session.sinks.databases.jdbc import StagedRows, Staging, UpsertSink
 from minflinkd.taskmanager.session.sinks.files import FilesSink
-from minflinkd.taskmanager.session.sinks.jdbc import StagedRows, Staging, UpsertSink
 from minflinkd.taskmanager.session.sinks.kafka import StagedRecords
 from minflinkd.taskmanager.session.sinks.tables.targets import rows_of
 from minflinkd.taskmanager.session.sinks.writer import ConsoleSink, PythonSink, WriterSink

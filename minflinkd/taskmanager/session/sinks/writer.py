@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.ids import VertexId
-from minflinkd.taskmanager.session.sinks.database import writer_options
+from minflinkd.taskmanager.session.sinks.databases.connections import writer_options
 from minflinkd.taskmanager.session.state.ledger import Ledger
 
 

@@ -1,7 +1,4 @@
-"""Runs SQL statements on a database that Spark writes to by JDBC, with the driver in the session's JVM.
-
-Knows PostgreSQL's SQL. A transaction is one connection, and is rolled back if the block raises.
-"""
+"""Connections to a database that Spark writes to by JDBC, with the driver in the session's JVM."""
 
 from __future__ import annotations
 
@@ -10,11 +7,16 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import DataFrame
 
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.taskmanager.session.sinks.databases.dialects import Dialect, Fields
+from minflinkd.taskmanager.session.sinks.databases.mysql import MySQL
+from minflinkd.taskmanager.session.sinks.databases.postgresql import PostgreSQL
+from minflinkd.taskmanager.session.sinks.databases.statements import Transaction
 from minflinkd.taskmanager.session.spark.session import Session
 
-POSTGRESQL_DRIVER = "org.postgresql.Driver"
+_DIALECTS: tuple[Dialect, ...] = (PostgreSQL(), MySQL())
 
 
 class DatabaseFailed(MinflinkError):
@@ -28,29 +30,32 @@ class NoDriver(DatabaseFailed):
     """The session has no JDBC driver for a URL."""
 
 
-def quoted(name: str) -> str:
-    """Quote an identifier, so that it is taken exactly as it is written."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def columns(names: tuple[str, ...]) -> str:
-    return ", ".join(quoted(name) for name in names)
+def dialect_of(url: str) -> Dialect | None:
+    """Return the dialect of a database that is written with its checkpoints, or by key; None for any other."""
+    return next((dialect for dialect in _DIALECTS if url.startswith(dialect.url)), None)
 
 
 def writer_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a jdbc sink for Spark's writer and its connections. A driver from a jar must be named."""
     own = {name: value for name, value in options.items() if name != "key"}
-    return {"driver": POSTGRESQL_DRIVER} | own if options["url"].startswith("jdbc:postgresql:") else own
+    dialect = dialect_of(options["url"])
+    return own if dialect is None else {"driver": dialect.driver} | own
 
 
 class Database:
+    """The database of a jdbc sink, by the sink's options."""
+
     def __init__(self, session: Session, options: Mapping[str, str]) -> None:
         self._session = session
         self._options = writer_options(options)
+        self._dialect = dialect_of(options["url"])
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Open a connection, and commit at the end of the block. Raises NoDriver, DatabaseFailed."""
+        """Open a connection, and commit at the end of the block; roll back if it raises.
+
+        Raises NoDriver, DatabaseFailed.
+        """
         try:
             connection = self._connect()
         except Py4JJavaError as error:
@@ -59,6 +64,8 @@ class Database:
                 raise NoDriver(f"the JDBC driver {name} is not installed") from error
             raise DatabaseFailed(f"no connection to the database: {_said(error)}") from error
         try:
+            if self._dialect is not None and self._dialect.isolation is not None:
+                connection.setTransactionIsolation(self._dialect.isolation)
             connection.setAutoCommit(False)
             yield Transaction(connection)
             connection.commit()
@@ -70,6 +77,21 @@ class Database:
             with suppress(Py4JError):
                 connection.close()
 
+    def fields(self, frame: DataFrame) -> Fields:
+        """Return the columns of rows, each with the type that Spark would give it in a table of this database."""
+        jvm: Any = self._session.jvm
+        dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self._options["url"])
+        common = jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
+
+        def kind(java: Any) -> str:
+            found = dialect.getJDBCType(java)
+            found = found if found.isDefined() else common.getCommonJDBCType(java)
+            if not found.isDefined():
+                raise DatabaseFailed(f"the database has no type for {java.simpleString()}")
+            return str(found.get().databaseTypeDefinition())
+
+        return [(str(field.name()), kind(field.dataType())) for field in frame._jdf.schema().fields()]
+
     def _connect(self) -> Any:
         """Connect as Spark's own writer does, with the same drivers, logins and options."""
         jvm = self._session.jvm
@@ -79,53 +101,6 @@ class Database:
         options = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(jvm.PythonUtils.toScalaMap(given))
         dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self._options["url"])
         return dialect.createConnectionFactory(options).apply(-1)
-
-
-class Transaction:
-    """Runs statements, with `?` for each value."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    def run(self, sql: str, *values: str | int) -> int:
-        """Run a statement, and return how many rows it changed."""
-        statement = self._prepared(sql, values)
-        try:
-            return int(statement.executeUpdate())
-        finally:
-            statement.close()
-
-    def number(self, sql: str, *values: str | int) -> int | None:
-        """Return the first column of the first row; None if there is no row, or it is NULL."""
-        statement = self._prepared(sql, values)
-        try:
-            found = statement.executeQuery()
-            if not found.next():
-                return None
-            number = int(found.getLong(1))
-            return None if found.wasNull() else number
-        finally:
-            statement.close()
-
-    def texts(self, sql: str, *values: str | int | None) -> list[str]:
-        """Return the first column of all rows."""
-        statement = self._prepared(sql, values)
-        try:
-            found, texts = statement.executeQuery(), list[str]()
-            while found.next():
-                texts.append(str(found.getString(1)))
-            return texts
-        finally:
-            statement.close()
-
-    def _prepared(self, sql: str, values: tuple[str | int | None, ...]) -> Any:
-        statement = self._connection.prepareStatement(sql)
-        for position, value in enumerate(values, 1):
-            if value is None or isinstance(value, str):
-                statement.setString(position, value)
-            else:
-                statement.setLong(position, value)
-        return statement
 
 
 def is_no_driver(error: Py4JJavaError) -> bool:

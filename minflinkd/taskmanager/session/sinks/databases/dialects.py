@@ -1,0 +1,86 @@
+"""What databases say differently. The sinks of `jdbc` say the rest."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from minflinkd.taskmanager.session.sinks.databases.statements import Transaction
+
+EPOCH = "minflinkd_epoch"  # the column of a staging table with the micro-batch that wrote a row
+
+Fields = Sequence[tuple[str, str]]  # the columns of rows, each with its type as the database names it
+
+
+@dataclass(frozen=True)
+class StagedBatch:
+    """The rows of a micro-batch in a staging table, with the columns `names`, and the table they are for."""
+
+    target: str
+    staging: str
+    names: tuple[str, ...]
+    epoch: int
+
+
+class Dialect(ABC):
+    """The SQL of one kind of database.
+
+    `url`: how its URLs begin. `driver`: its usual class; a driver that comes as an artifact must be named. `patience`:
+    options of its drivers, in their units, so that one gives up within ten seconds. `isolation`: the level of
+    `java.sql.Connection` for the sink's own transactions; None: the server's.
+    """
+
+    url: ClassVar[str]
+    driver: ClassVar[str]
+    patience: ClassVar[Mapping[str, str]]
+    isolation: ClassVar[int | None] = None
+
+    @abstractmethod
+    def quoted(self, name: str) -> str:
+        """Quote an identifier, so that it is taken exactly as it is written."""
+
+    def columns(self, names: Sequence[str]) -> str:
+        return ", ".join(map(self.quoted, names))
+
+    @abstractmethod
+    def is_there(self, transaction: Transaction, table: str) -> bool:
+        """Whether there is a table, which is written as in the option `dbtable`."""
+
+    @abstractmethod
+    def fault(self, transaction: Transaction, table: str, fields: Fields, key: Sequence[str]) -> str | None:
+        """Return why such rows cannot go into a table, which may be there or not; None if they can.
+
+        What the database itself says to the statement is raised, as of any statement.
+        """
+
+    @abstractmethod
+    def make_staging(self, transaction: Transaction, table: str, target: str, fields: Fields) -> None:
+        """Make a staging table, unless Spark's writer makes a good one."""
+
+    @abstractmethod
+    def make_target(
+        self, transaction: Transaction, target: str, staging: str, names: Sequence[str], key: Sequence[str]
+    ) -> None:
+        """Make the target as Spark would, which the user has not done."""
+
+    @abstractmethod
+    def staging_tables(self, transaction: Transaction, prefix: str, schema: str) -> list[str]:
+        """Return the names of the tables that begin with `prefix`. `schema`: "": where tables are by default."""
+
+    @abstractmethod
+    def make_commits(self, transaction: Transaction, table: str) -> None:
+        """Make the table that says what is committed."""
+
+    @abstractmethod
+    def lock(self, transaction: Transaction, commits: str, job: str, sink: str) -> None:
+        """Lock the row of a sink, which may be new: until the transaction ends, no other one commits for this sink."""
+
+    @abstractmethod
+    def move(self, transaction: Transaction, rows: StagedBatch) -> None:
+        """Move the rows from the staging table into the target."""
+
+    @abstractmethod
+    def upsert(self, transaction: Transaction, rows: StagedBatch, key: Sequence[str]) -> int:
+        """Copy the rows, each of which replaces the row with its key. Return how many there were."""

@@ -1,0 +1,71 @@
+"""PostgreSQL's SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from minflinkd.taskmanager.session.sinks.databases.dialects import EPOCH, Dialect, Fields, StagedBatch
+from minflinkd.taskmanager.session.sinks.databases.statements import Transaction
+
+
+class PostgreSQL(Dialect):
+    url = "jdbc:postgresql:"
+    driver = "org.postgresql.Driver"
+    # In seconds: to connect, to log in, and for each answer.
+    patience: ClassVar[Mapping[str, str]] = {"connectTimeout": "5", "loginTimeout": "8", "socketTimeout": "8"}
+
+    def quoted(self, name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    def is_there(self, transaction: Transaction, table: str) -> bool:
+        return transaction.number("SELECT 1 WHERE to_regclass(?) IS NOT NULL", table) == 1
+
+    def fault(self, transaction: Transaction, table: str, fields: Fields, key: Sequence[str]) -> str | None:
+        if self.is_there(transaction, table):
+            conflict = f" ON CONFLICT ({self.columns(key)}) DO NOTHING" if key else ""
+            names, nothing = self.columns([name for name, _ in fields]), ", ".join(["NULL"] * len(fields))
+            # The server looks for columns, rights and the key's constraint, and inserts nothing.
+            transaction.texts(f"EXPLAIN INSERT INTO {table} ({names}) SELECT {nothing} WHERE false{conflict}")
+        return None
+
+    def make_staging(self, transaction: Transaction, table: str, target: str, fields: Fields) -> None:
+        return  # Spark's is good
+
+    def make_target(
+        self, transaction: Transaction, target: str, staging: str, names: Sequence[str], key: Sequence[str]
+    ) -> None:
+        transaction.run(f"CREATE TABLE {target} AS SELECT {self.columns(names)} FROM {staging} WHERE false")
+        if key:
+            transaction.run(f"ALTER TABLE {target} ADD PRIMARY KEY ({self.columns(key)})")
+
+    def staging_tables(self, transaction: Transaction, prefix: str, schema: str) -> list[str]:
+        where = "tablename LIKE ? AND schemaname = coalesce(?, current_schema())"
+        sql = f"SELECT tablename FROM pg_tables WHERE {where}"
+        return transaction.texts(sql, prefix.replace("_", r"\_") + "%", schema.strip('"') or None)
+
+    def make_commits(self, transaction: Transaction, table: str) -> None:
+        columns = "job text, sink text, checkpoint bigint NOT NULL, PRIMARY KEY (job, sink)"
+        transaction.run(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+
+    def lock(self, transaction: Transaction, commits: str, job: str, sink: str) -> None:
+        transaction.run(f"INSERT INTO {commits} VALUES (?, ?, 0) ON CONFLICT DO NOTHING", job, sink)
+        transaction.number(f"SELECT checkpoint FROM {commits} WHERE job = ? AND sink = ? FOR UPDATE", job, sink)
+
+    def move(self, transaction: Transaction, rows: StagedBatch) -> None:
+        columns = self.columns(rows.names)
+        transaction.run(
+            f"WITH moved AS (DELETE FROM {rows.staging} WHERE {EPOCH} = ? RETURNING *) "
+            f"INSERT INTO {rows.target} ({columns}) SELECT {columns} FROM moved",
+            rows.epoch,
+        )
+
+    def upsert(self, transaction: Transaction, rows: StagedBatch, key: Sequence[str]) -> int:
+        columns = self.columns(rows.names)
+        changed = [f"{self.quoted(name)} = EXCLUDED.{self.quoted(name)}" for name in rows.names if name not in key]
+        action = f"UPDATE SET {', '.join(changed)}" if changed else "NOTHING"
+        return transaction.run(
+            f"INSERT INTO {rows.target} ({columns}) SELECT {columns} FROM {rows.staging} "
+            f"WHERE {EPOCH} = ? ON CONFLICT ({self.columns(key)}) DO {action}",
+            rows.epoch,
+        )
