@@ -40,14 +40,14 @@ lint: setup
 	mypy
 	lint-imports
 
-# What needs no Spark comes first, then the rest, in the order of tests/conftest.py; a file is in one process. There are
-# more processes than the two cores for which this is made: much of a test is waiting, for a process to start or to be
-# missed.
+# What needs no Spark comes first, then the rest, in the order of tests/conftest.py. A file is in one process, and so are
+# the files that share a cluster or a session. There are more processes than the two cores for which this is made: much
+# of a test is waiting, for a process to start or to be missed.
 WITHOUT_SPARK := tests/unit tests/component tests/attack tests/sim tests/servers tests/storage examples/storage_backend/tests tests/shapes/test_drawing.py tests/shapes/test_planted.py tests/shapes/test_reduction.py tests/shapes/test_summary.py
 PROCESSES := 3
 PYTEST := pytest --durations=25 --durations-min=5
 LIGHT := $(PYTEST) -n 3 --dist loadfile $(WITHOUT_SPARK)
-HEAVY = $(PYTEST) -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(WITHOUT_SPARK))
+HEAVY = $(PYTEST) -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(addprefix --ignore=,$(WITHOUT_SPARK))
 
 # Each process of pytest reads all tests. This one compiles them for the others, on a core that would be idle meanwhile.
 # The others report an error in a test.

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadGroupScheduling, Scheduling
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -38,18 +40,56 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(SOCKETS, ignore_errors=True)
 
 
+# Virtual time goes on when nothing can run at the present one. looptime looks 42 times whether that is so. Once is
+# enough: it waits for threads by other means.
+NOOP_CYCLES = 1
+
+# What these fixtures start is started once: one process runs all tests of the folder that use it. Folder, fixture.
+IN_ONE_PROCESS = (("faults", "shared"), ("e2e", "cluster"), ("spark", "connected"))
+
+
+@pytest.hookimpl(optionalhook=True)  # of xdist, which a run may do without
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    return ByGroupOrFile(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+class ByGroupOrFile(LoadGroupScheduling):
+    """Gives a process all tests of a group; of tests without a group, those of a file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return super()._split_scope(nodeid).partition("::")[0]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests: first what needs no Spark, so that a run that fails says so soon.
 
     Of the others the longest come first. Three processes share them, and none is left alone with a long one at the
     end. A folder that is not named runs before the first tests that need Spark.
     """
+    grouped = {item.path: group for item in items if (group := _group(item))}
+    for item in items:
+        if item.path in grouped:
+            item.add_marker(pytest.mark.xdist_group(grouped[item.path]))
+        if item.get_closest_marker("looptime"):
+            item.add_marker(pytest.mark.looptime(noop_cycles=NOOP_CYCLES), append=False)
 
     def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(FOLDER).parts[0] if item.path.is_relative_to(FOLDER) else ""
+        folder = "shapes" if item.path in grouped else _folder(item)
         return ORDER.index(folder if folder in ORDER else "storage")
 
     items.sort(key=place)
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(FOLDER).parts[0] if item.path.is_relative_to(FOLDER) else ""
+
+
+def _group(item: pytest.Item) -> str | None:
+    """Return the group of a test with expensive fixtures. Its whole file goes with it."""
+    fixtures = item.fixturenames if isinstance(item, pytest.Function) else []
+    return next(
+        (f"{folder}-{one}" for folder, one in IN_ONE_PROCESS if folder == _folder(item) and one in fixtures), None
+    )
 
 
 class FailuresAtOnce:

@@ -30,8 +30,9 @@ from tests.attack.loop_watch import watched
 from tests.attack.test_generated_requests import DEADLY, LONGEST
 from tests.golden.files import HERE, STATE, versions
 from tests.golden.state import ENDED, FULL, RUNNING
+from tests.shortened import examples
 
-EXAMPLES = 26  # for each operation that takes anything
+EXAMPLES = examples(26)  # for each operation that takes anything
 ORDER = ["GET", "POST", "PUT", "DELETE", "PATCH"]  # first what changes nothing, last what cancels jobs
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 # What is in a body may be refused for what it means: a job without vertices, a vertex that the job does not have. So

@@ -17,6 +17,7 @@ from minflinkd.taskmanager.exchange import endpoint as module
 from minflinkd.taskmanager.exchange.endpoint import ANSWER_BYTES, DataEndpoint
 from minflinkd.taskmanager.exchange.log import CONSUMED, COVERED, DATA, DataFile, Entry, EntryKind, LogWriter
 from tests.attack.test_generated_requests import ask, headers, hostile, texts, unharmed
+from tests.shortened import examples
 
 TOKEN, WRITER = "token", "a" * 32
 READERS = ("counts", "totals")
@@ -110,7 +111,7 @@ def test_no_request_reaches_beyond_its_exchange_or_blames_the_taskmanager(attack
     before, met = attacked.files(), set[int]()
     marks = {f"logs/{WRITER}/{kind}/{reader}" for kind in (CONSUMED, COVERED) for reader in READERS}
 
-    @settings(hostile, max_examples=500)
+    @settings(hostile, max_examples=examples(500))
     @given(method=methods, path=paths, extra=more, body=bodies, form=st.sampled_from(["plain", "chunks", "no chunks"]))
     @example("GET", f"{WRITER}/schema", {}, b"", "plain")  # sound requests are drawn too seldom to be sure of one
     @example("PUT", f"{WRITER}/consumed/{READERS[0]}", {}, b"1", "plain")
@@ -139,7 +140,7 @@ def test_nobody_without_the_token_reads_or_changes_anything(attacked: AttackedEn
 
     before = state()
 
-    @settings(hostile, max_examples=200)
+    @settings(hostile, max_examples=examples(200))
     @given(method=methods, path=paths, body=bodies, token=texts.filter(lambda text: text.strip() != TOKEN))
     def attack(method: str, path: str, body: bytes, token: str) -> None:
         status, _ = ask(attacked, method, f"/exchanges/{path}", {"Authorization": f"Bearer {token}"}, body)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from minflinkd.rest.route import Route
 from tests.attack.conftest import AttackedDaemon
 from tests.attack.loop_watch import watched
+from tests.shortened import examples
 
 LONGEST = 0.05  # seconds of processor time that one callback may take
 GROWTH = 64 << 20  # bytes of memory: caches fill, and Python frees late
@@ -168,7 +169,7 @@ def test_no_request_of_any_route_blames_the_daemon(attacked: AttackedDaemon) -> 
     """Ids, queries, headers and bodies are drawn, for each route (E45)."""
     known, answered = routes(attacked), 0
 
-    @settings(hostile, max_examples=900)
+    @settings(hostile, max_examples=examples(900))
     @given(
         route=st.sampled_from(known),
         names=st.lists(segments, min_size=4, max_size=4),
@@ -187,13 +188,13 @@ def test_no_request_of_any_route_blames_the_daemon(attacked: AttackedDaemon) -> 
 
     with unharmed(attacked):
         attack()
-    assert answered > 500, "most requests get an answer"
+    assert answered > examples(500), "most requests get an answer"
 
 
 def test_no_job_blames_the_daemon(attacked: AttackedDaemon) -> None:
     """Parts of a sound job are replaced by anything (E45, J4)."""
 
-    @settings(hostile, max_examples=600)
+    @settings(hostile, max_examples=examples(600))
     @given(changes=st.lists(st.tuples(st.sampled_from(WAYS), values), min_size=1, max_size=3))
     def attack(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
         document = copy.deepcopy(JOB) | {"no such key": 1}  # so that nobody waits for a session
@@ -219,7 +220,7 @@ def test_bytes_of_no_meaning_end_their_own_connection_only(attacked: AttackedDae
     host, port = daemon.rpc.endpoint if kind == "RPC" else daemon.blobs.url.removeprefix("http://").rsplit(":", 1)
     lengths = st.sampled_from([0, 1, 2**16, 2**26, 2**31, 2**32 - 1]).map(lambda n: n.to_bytes(4, "big"))
 
-    @settings(hostile, max_examples=300)
+    @settings(hostile, max_examples=examples(300))
     @given(raw=st.binary(max_size=300) | st.builds(bytes.__add__, lengths, st.binary(max_size=100)))
     def attack(raw: bytes) -> None:
         with socket.create_connection((host, int(port)), timeout=10) as connection:

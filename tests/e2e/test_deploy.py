@@ -41,6 +41,7 @@ def job(output: Path, sql: str) -> dict[str, object]:
     return {"name": "deployed", "checkpointing": {"interval": "1 s"}, "vertices": vertices}
 
 
+@pytest.mark.slow  # hot restarts are shown above
 async def test_the_script_starts_a_job_then_restarts_it_and_lets_no_faulty_version_through(
     cluster: Cluster, tmp_path: Path
 ) -> None:

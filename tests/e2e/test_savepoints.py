@@ -121,6 +121,7 @@ async def test_a_stopped_job_goes_on_from_its_savepoint(
     assert (await minflinkd_inspect(path, "--verify"))[0] == 0, "no-claim: only read"
 
 
+@pytest.mark.slow  # tests/unit has what is fetched from where
 async def test_a_job_file_with_its_code_and_its_savepoint_may_be_on_a_web_server(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
 ) -> None:
@@ -251,6 +252,7 @@ async def test_a_start_that_would_lose_state_is_refused_before_anything_starts(
     assert not [job for job in (await cluster.client.jobs()).jobs if job.name in ("nowhere", "other")]
 
 
+@pytest.mark.slow  # tests/spark/test_session_placement.py starts at offsets
 async def test_a_job_whose_state_cannot_be_used_starts_at_its_offsets(
     cluster: Cluster, tmp_path: Path, truth: list[tuple[Any, ...]]
 ) -> None:

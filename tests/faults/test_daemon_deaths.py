@@ -27,11 +27,11 @@ from tests.files import files_below
 from tests.waiting import PATIENCE, until
 from tests.windows_job import WindowsJob, leftovers, result
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+# In `make test`, tests/unit/dispatcher has daemons die at all of these points.
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 FILES, MORE = 8, 4  # event files that are there at first, and those that come before the daemon dies
 ENDLESS = {"mode": "streaming", "checkpointing": {"interval": "1 h"}, "trigger-interval": "200 ms"}
-FEW = (CrashPoint.SUBMISSION_STORED, CrashPoint.END_CANCELLED)  # tests/unit/dispatcher has daemons die at all of them
 OF_A_STOP = (  # first the last checkpoint, after which tasks process nothing; then its copy; then the job's end
     CrashPoint.COMPLETE,
     CrashPoint.NOTIFIED,
@@ -42,11 +42,6 @@ OF_A_STOP = (  # first the last checkpoint, after which tasks process nothing; t
     CrashPoint.END_CLEANED,
 )
 OF_A_CANCELLATION = (CrashPoint.END_CANCELLED, *(point for point in OF_A_STOP if point.name.startswith("END_")))
-
-
-def each(points: tuple[CrashPoint, ...]) -> list[Any]:
-    """Return the points as parameters; only FEW are struck in a short run."""
-    return [pytest.param(point, id=point.value, marks=[] if point in FEW else pytest.mark.slow) for point in points]
 
 
 @dataclass
@@ -116,7 +111,7 @@ def windows(tmp_path: Path) -> WindowsJob:
     return job
 
 
-@pytest.mark.parametrize("point", each(OF_SUBMISSIONS))
+@pytest.mark.parametrize("point", OF_SUBMISSIONS, ids=str)
 async def test_a_job_whose_submission_the_daemon_did_not_outlive_runs_once(
     deaths: Deaths, windows: WindowsJob, point: CrashPoint
 ) -> None:
@@ -132,7 +127,7 @@ async def test_a_job_whose_submission_the_daemon_did_not_outlive_runs_once(
     assert leftovers(windows.base / "out") == []
 
 
-@pytest.mark.parametrize("point", each((CrashPoint.COMPLETE, CrashPoint.NOTIFIED, *OF_SAVEPOINTS)))
+@pytest.mark.parametrize("point", [CrashPoint.COMPLETE, CrashPoint.NOTIFIED, *OF_SAVEPOINTS], ids=str)
 async def test_a_job_goes_on_if_the_daemon_dies_over_its_savepoint(
     deaths: Deaths, windows: WindowsJob, point: CrashPoint
 ) -> None:
@@ -154,7 +149,7 @@ async def test_a_job_goes_on_if_the_daemon_dies_over_its_savepoint(
     assert set(result(windows.base / "again")) <= set(windows.expected())
 
 
-@pytest.mark.parametrize("point", each(OF_A_STOP))
+@pytest.mark.parametrize("point", OF_A_STOP, ids=str)
 async def test_a_job_whose_stop_the_daemon_did_not_outlive_has_ended_or_goes_on(
     deaths: Deaths, windows: WindowsJob, point: CrashPoint
 ) -> None:
@@ -177,7 +172,7 @@ async def test_a_job_whose_stop_the_daemon_did_not_outlive_has_ended_or_goes_on(
     assert result(windows.base / "out") == windows.expected()
 
 
-@pytest.mark.parametrize("point", each(OF_A_CANCELLATION))
+@pytest.mark.parametrize("point", OF_A_CANCELLATION, ids=str)
 async def test_a_cancelled_job_stays_cancelled_if_the_daemon_dies_over_it(
     deaths: Deaths, windows: WindowsJob, point: CrashPoint
 ) -> None:

@@ -139,6 +139,7 @@ MORE = {
 }
 
 
+@pytest.mark.slow  # tests/spark/test_session_placement.py has sources that come and go
 async def test_a_source_comes_and_goes_beside_state(one: Cluster, tmp_path: Path) -> None:
     """A new source is read from its beginning. One may disappear only with `allow-non-restored-state` (C25, H2)."""
     (tmp_path / "events-more").mkdir()
@@ -348,6 +349,7 @@ async def test_a_version_that_wants_more_slots_than_there_are_is_given_up_while_
     assert set(versions.written()) == {"1"}
 
 
+@pytest.mark.slow  # tests/sim/jobmaster/test_trial.py has the decision
 async def test_a_version_that_hangs_in_its_first_micro_batch_gives_way_to_the_one_before_it(
     one: Cluster, tmp_path: Path
 ) -> None:

@@ -142,6 +142,7 @@ async def test_a_version_takes_over_while_the_resource_manager_is_away(cluster: 
     assert set(versions.written()) == set("123")
 
 
+@pytest.mark.slow  # tests/unit/dispatcher/test_hot_restart.py has it
 async def test_a_job_that_waits_for_its_restart_after_a_failure_is_mended_by_a_new_version(
     cluster: InProcess, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from minflinkd.rest.schemas import JobInfo
 from tests.cluster import Cluster
 from tests.exactly_once.kills import Kills, drawn_seed
-from tests.faults.test_exactly_once import SOME
+from tests.faults.test_exactly_once import MORE
 from tests.windows_job import WindowsJob, leftovers, result
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -67,7 +67,7 @@ async def test_what_jobs_wrote_equals_the_batch_after_ten_kills_with_a_hot_stand
     parts = ("taskmanager", "session", "jvm", "daemon")
     trial = Kills(
         tmp_path,
-        SOME,
+        MORE,
         seed=drawn_seed(),
         kills=10,
         parts=parts,
@@ -77,5 +77,5 @@ async def test_what_jobs_wrote_equals_the_batch_after_ten_kills_with_a_hot_stand
         changes=changes,
     )
     await trial.run()
-    for name in SOME:
+    for name in MORE:
         trial.verify(name)

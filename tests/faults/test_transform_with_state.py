@@ -85,6 +85,7 @@ async def test_it_goes_on_after_a_kill(counted: Counted, victim: str) -> None:
     await counted.goes_on()
 
 
+@pytest.mark.slow  # tests/spark/test_session_transform.py restores it
 async def test_another_version_of_the_function_goes_on_with_the_state(counted: Counted) -> None:
     """A hot restart changes the code. The session is the same, but not its state stores (C25, H3, H4)."""
     counted.counts.weight = 3

@@ -81,6 +81,7 @@ async def test_a_failing_job_does_not_disturb_its_neighbour(
     assert leftovers(windows.base / "failing") == []
 
 
+@pytest.mark.slow  # a quarter of a minute, most of it waiting
 async def test_code_that_blocks_the_interpreter_costs_no_heartbeat(cluster: Cluster, windows: WindowsJob) -> None:
     """The driver spends twelve seconds in C. The TaskManager stays, and so does its session (J7)."""
     before = {tm.id: tm.minflinkd.session_generation for tm in await cluster.await_ready(2)}

@@ -81,6 +81,7 @@ async def test_a_job_whose_input_ends_without_a_daemon_is_finished_by_the_next_o
     assert await processes_of(cluster) == before
 
 
+@pytest.mark.slow  # tests/sim has the decision
 async def test_a_task_that_fails_without_a_daemon_is_restarted_by_the_next_one(
     cluster: Cluster, tmp_path: Path, windows: WindowsJob
 ) -> None:

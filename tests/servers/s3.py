@@ -79,7 +79,7 @@ class SeaweedFS(S3Server):
 
     name = "SeaweedFS"
     port_names = (
-        *(f"{part}.{port}" for part in ("s3", "master", "volume", "filer") for port in ("port", "port.grpc")),
+        *(f"{part}.{port}" for part in ("s3", "master", "volume", "filer", "admin") for port in ("port", "port.grpc")),
         "metricsPort",
     )
 
@@ -104,6 +104,17 @@ class SeaweedFS(S3Server):
             *(f"-s3.config={config}", "-s3.autoCreateBucket=false"),
             *("-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock"),
         )
+
+    def environment(self) -> Mapping[str, str]:
+        return {**super().environment(), "TMPDIR": str(self.directory)}  # for its logs
+
+    async def kill(self) -> None:
+        """Remove the sockets as well, which it makes in /tmp whatever TMPDIR says."""
+        await super().kill()
+        for name, port in self._ports.items():
+            part, _, kind = name.partition(".")
+            if kind == "port.grpc":
+                Path(f"/tmp/seaweedfs-{part}-grpc-{port}.sock").unlink(missing_ok=True)
 
     @property
     def options(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ import pytest
 
 from minflinkd.jobgraph.model import RuntimeMode, Watermark
 from minflinkd.taskmanager.child import protocol as p
+from tests.shortened import first
 from tests.spark.session_child import Child, call, events, job, parquet, python, source, sql, task
 
 EPOCH = 1_700_000_000  # seconds since 1970
@@ -146,10 +147,8 @@ def owed(shape: str, truth: Counter[tuple[str, str]]) -> Counter[tuple[Any, ...]
     return Counter((minute, key, n, most[minute]) for minute, key, n in windows)
 
 
-FIRST = next(iter(TWICE))  # in `make test`
-
-
-@pytest.mark.parametrize("shape", [pytest.param(s, marks=[] if s == FIRST else pytest.mark.slow) for s in TWICE])
+@pytest.mark.slow  # tests/shapes draws such graphs
+@pytest.mark.parametrize("shape", TWICE)
 async def test_what_reads_one_operator_twice_ends_with_all_its_rows(child: Child, tmp_path: Path, shape: str) -> None:
     """Both copies of an operator know the watermark, in every micro-batch (J8a)."""
     truth = write_events(tmp_path / "in", 3)
@@ -279,7 +278,7 @@ SCANNED = {  # SQL over `events`, which has 60 rows
 }
 
 
-@pytest.mark.parametrize("how", SCANNED)
+@pytest.mark.parametrize("how", first(SCANNED))
 async def test_rows_of_a_source_count_once_however_often_it_is_scanned(child: Child, tmp_path: Path, how: str) -> None:
     """The reported rows are those of the input (J2)."""
     (tmp_path / "in").mkdir()

@@ -23,6 +23,7 @@ def mapped(pid: int) -> list[str]:
     return sorted({line.split()[-1] for line in lines if "/session-" in line and line.endswith(".jsa")})
 
 
+@pytest.mark.slow  # each session of the tests maps one
 async def test_a_session_maps_the_archive_that_is_there(child: Child) -> None:
     """Otherwise the archive would be of no use."""
     archives = [path for path in files_below(CLASS_ARCHIVES) if path.name.startswith("session-")]

@@ -149,6 +149,7 @@ async def test_a_checkpoint_of_such_a_version_is_complete(child: Child, tmp_path
     assert [epoch for epoch, rows in written(totals.out) if rows != exact(epoch)] == []
 
 
+@pytest.mark.slow  # tests/unit/taskmanager has who may delete it
 async def test_a_version_that_is_slow_to_start_keeps_the_directory_that_it_goes_on_in(
     child: Child, tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ async def test_a_version_that_is_slow_to_start_keeps_the_directory_that_it_goes_
     assert totals.is_exact()
 
 
+@pytest.mark.slow  # its checkpoints, above, have the files of these stores
 async def test_the_state_is_not_read_again(child: Child, tmp_path: Path) -> None:
     """The time does not grow with the state, since the files are not even read (H4)."""
     totals = Job(child, tmp_path)
@@ -191,7 +193,9 @@ async def test_the_state_is_not_read_again(child: Child, tmp_path: Path) -> None
 OTHER = {"spark.sql.streaming.minBatchesToRetain": "4"}
 
 
-@pytest.mark.parametrize(("changed", "between"), [({"parallelism": 1}, 1), ({"spark": OTHER}, 0)])
+@pytest.mark.parametrize(
+    ("changed", "between"), [({"parallelism": 1}, 1), pytest.param({"spark": OTHER}, 0, marks=pytest.mark.slow)]
+)
 async def test_a_version_that_cannot_have_the_stores_restores_the_checkpoint(
     child: Child, tmp_path: Path, changed: dict[str, Any], between: int
 ) -> None:

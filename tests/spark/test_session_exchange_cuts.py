@@ -141,6 +141,7 @@ async def test_a_checkpoint_that_aligns_too_long_takes_the_unread_entries_with_i
     await run.stop()
 
 
+@pytest.mark.slow  # few jobs ask for at-least-once
 async def test_at_least_once_loses_nothing(child: Child, tmp_path: Path) -> None:
     """No input is held back. Rows of the next epoch that are already in a cut are repeated (C3)."""
     written, rows = Written(tmp_path), graph(UNION, OutputMode.APPEND)
@@ -161,6 +162,7 @@ async def test_at_least_once_loses_nothing(child: Child, tmp_path: Path) -> None
         assert {value for source, value in found if source == name} >= set(range(count))
 
 
+@pytest.mark.slow  # few jobs ask for at-least-once
 async def test_at_least_once_repeats_what_a_cut_holds_of_the_next_epoch(child: Child, tmp_path: Path) -> None:
     """An input that is not held back runs ahead of its barrier. A restore repeats those rows, and loses none (C3)."""
     written, rows, mode = Written(tmp_path), graph(UNION, OutputMode.APPEND), CheckpointMode.AT_LEAST_ONCE

@@ -146,6 +146,7 @@ async def test_what_an_input_had_not_told_at_the_cut_it_tells_after_the_restore(
     await run.stop()
 
 
+@pytest.mark.slow  # tests/shapes has idle inputs
 async def test_an_idle_task_tells_its_watermark_while_it_waits_for_its_next_trigger(
     child: Child, tmp_path: Path
 ) -> None:
@@ -265,6 +266,7 @@ def joined_with_itself(a: Events) -> JobGraph:
     )
 
 
+@pytest.mark.slow  # tests/shapes has idle inputs
 async def test_one_operator_that_is_read_twice_fires_by_an_idle_input(child: Child, tmp_path: Path) -> None:
     """Both copies fire with each watermark, whether rows come with it or not, and at the end (J8a)."""
     a, fired = Events(tmp_path / "a"), Fired(tmp_path)

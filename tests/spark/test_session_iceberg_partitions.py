@@ -27,6 +27,7 @@ from pyiceberg.types import (
 
 from minflinkd.taskmanager.child import protocol as p
 from tests.lakes import Iceberg
+from tests.shortened import first
 from tests.spark.session_child import Child, job, rate, sql, task
 from tests.spark.test_session_snapshots import snapshot
 from tests.spark.test_session_table_sinks import faults, out
@@ -53,13 +54,11 @@ SELECT value, CAST(value % 7 - 3 AS INT) AS small,
        CAST(value % 20 - 10.05 AS DECIMAL(9, 2)) AS price
 FROM numbers
 """
-SOME = [
+SPECS = [
+    {"local": "day", "price": "truncate[50]"},
     {"small": "identity", "text": "identity"},
     {"at": "hour", "small": "truncate[3]"},
-    {"local": "day", "price": "truncate[50]"},
     {"value": "bucket[3]", "text": "bucket[2]"},
-]
-OTHERS = [
     {"day": "identity"},
     {"at": "identity"},
     {"price": "identity"},
@@ -94,7 +93,7 @@ def made(lake: Iceberg, table: str, by: dict[str, str], columns: Schema = COLUMN
     return catalog.create_table(f"db.{table}", columns, partition_spec=spec, sort_order=order)
 
 
-@pytest.mark.parametrize("by", [*SOME, *(pytest.param(by, marks=pytest.mark.slow) for by in OTHERS)], ids=named)
+@pytest.mark.parametrize("by", first(SPECS), ids=named)
 async def test_each_file_has_rows_of_one_partition(child: Child, by: dict[str, str], tmp_path: Path) -> None:
     """The library computes the same partition from the rows, and a scan that skips files by it finds all rows (K3)."""
     lake = Iceberg(tmp_path / "lake")

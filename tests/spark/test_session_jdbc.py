@@ -13,6 +13,7 @@ from minflinkd.taskmanager.child import protocol as p
 from tests.cluster import free_port
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
+from tests.shortened import first
 from tests.spark.databases import Tables
 from tests.spark.session_child import Child, job, rate, sql, task
 from tests.spark.test_session_sinks import restored, restored_three_times, sink
@@ -29,7 +30,7 @@ def child(connected: Child) -> Child:
 COUNTS = "SELECT value % 5 AS key, count(*) AS n FROM numbers GROUP BY 1"
 
 
-@pytest.fixture(params=["postgresql", "mysql", "mysql by MariaDB's driver"])
+@pytest.fixture(params=first(["postgresql", "mysql", "mysql by MariaDB's driver"], 2))
 def database(request: pytest.FixtureRequest) -> Tables:
     """A database, and by which driver."""
     if request.param == "postgresql":

@@ -36,6 +36,7 @@ def from_topic(kafka: Tansu, topic: str) -> Vertex:
     return source("messages", "kafka", maxOffsetsPerTrigger="20", **options)
 
 
+@pytest.mark.slow  # tests/spark/test_session_kafka_once.py and _offsets.py do both
 async def test_from_files_to_kafka_and_from_kafka_to_files(child: Child, kafka: Tansu, tmp_path: Path) -> None:
     """At-least-once into the broker, also after a restore; exactly-once out of it, after several (C26, J13)."""
     await kafka.create_topic("numbers")

@@ -83,6 +83,7 @@ async def test_a_restore_publishes_what_it_owes_beside_an_attempt_that_runs_on(
     await restored_three_times(child, query, lambda: values(apache_kafka, "restored"))
 
 
+@pytest.mark.slow  # tests/unit/taskmanager/test_sink_marks.py has the parts
 async def test_a_checkpoint_that_is_larger_than_a_transaction_is_published_in_several(
     child: Child, apache_kafka: ApacheKafka
 ) -> None:
@@ -97,6 +98,7 @@ async def test_a_checkpoint_that_is_larger_than_a_transaction_is_published_in_se
     assert await values(apache_kafka, "large") == list(range(70_000 * (taken.batch_id + 1)))
 
 
+@pytest.mark.slow  # a restore publishes rows that have waited, too
 async def test_rows_wait_while_the_broker_is_away(child: Child, apache_kafka: ApacheKafka) -> None:
     """Micro-batches go on, and so do checkpoints. The rows of all of them are published when it is back (K1, S4)."""
     await apache_kafka.create_topic("away")
@@ -161,6 +163,7 @@ async def test_a_row_that_kafka_would_refuse_fails_before_anything_is_staged(
         await child.batches(attempt, 2)
 
 
+@pytest.mark.slow  # half a minute, most of it waiting
 async def test_a_task_can_be_stopped_while_it_waits_for_the_broker(child: Child, apache_kafka: ApacheKafka) -> None:
     """Otherwise its whole session would be ended, with the tasks of other jobs in it (B31, K1)."""
     await apache_kafka.create_topic("stopped")

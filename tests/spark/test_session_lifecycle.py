@@ -87,6 +87,7 @@ async def test_the_jvm_s_death_is_told_at_once(lone_child: Child) -> None:
     await ends(lone_child.pid)
 
 
+@pytest.mark.slow  # each test of a lost TaskManager looks for its processes
 async def test_a_child_ends_with_its_supervisor(tmp_path: Path) -> None:
     """Neither the child nor its JVM survives a killed supervisor."""
     config = tmp_path / "session.json"

@@ -12,6 +12,7 @@ from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Sink, Source, Vertex
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
+from tests.shortened import first
 from tests.spark.session_child import Child, inputs, job, parquet, rate, source, task
 from tests.spark.test_session_sinks import sink
 
@@ -131,7 +132,7 @@ async def test_a_wrong_schema_is_a_fault_of_its_source(child: Child, tmp_path: P
         assert [fault.path for fault in found] == ["vertices.numbers.source"], schema
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first(range(2, 8), 2))
 async def test_a_drawn_value_is_refused_at_its_option_or_runs(child: Child, tmp_path: Path, seed: int) -> None:
     """What the dry run accepts finishes its first micro-batch."""
     rng = random.Random(seed)

@@ -127,6 +127,7 @@ async def two_dedups(child: Child, directory: Path) -> tuple[Query, tuple[p.Snap
     return query, taken
 
 
+@pytest.mark.slow  # the two aggregates below show the same
 async def test_two_deduplications_exchanged_in_a_union_keep_their_state(child: Child, tmp_path: Path) -> None:
     """Spark alone would silently give each the other's state (C25)."""
     query, taken = await two_dedups(child, tmp_path)
@@ -194,6 +195,7 @@ async def test_two_aggregates_exchanged_in_a_union_keep_their_state(child: Child
     assert rows == [["a", "k", 4], ["b", "k", 6]]
 
 
+@pytest.mark.slow  # the two aggregates below show the same
 async def test_a_join_beside_a_deduplication_keeps_its_state_when_they_are_exchanged(
     child: Child, tmp_path: Path
 ) -> None:

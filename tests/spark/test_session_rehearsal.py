@@ -11,6 +11,7 @@ from minflinkd.jobgraph.model import OutputMode, Task, Vertex
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.taskmanager.child import protocol as p
 from tests.files import files_below
+from tests.shortened import first
 from tests.spark.session_child import Child, call, job, python, rate, sql, task
 from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
 
@@ -111,7 +112,7 @@ class Before:
         return True
 
 
-@pytest.mark.parametrize("what", OPPOSITES)
+@pytest.mark.parametrize("what", first(OPPOSITES, 4))
 async def test_what_is_said_of_state_beforehand_is_what_spark_does_with_it(
     child: Child, tmp_path: Path, what: str
 ) -> None:

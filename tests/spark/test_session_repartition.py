@@ -163,6 +163,7 @@ async def test_a_query_without_state_has_no_more_partitions_than_slots(child: Ch
     assert chain.rows == [[value] for value in range(0, ROWS * len(chain.batches), 100)]
 
 
+@pytest.mark.slow  # tests/shapes draws it
 async def test_another_max_parallelism_rewrites_the_state(child: Child, tmp_path: Path) -> None:
     """The number of slots has nothing to do with it. Several partitions in one Spark task count exactly (R20, H6)."""
     totals = sql("totals", "SELECT value % 10 AS k, count(*) AS n, sum(value) AS s FROM numbers GROUP BY 1", "numbers")
@@ -176,6 +177,7 @@ async def test_another_max_parallelism_rewrites_the_state(child: Child, tmp_path
         assert chain.rows[10 * batch : 10 * batch + 10] == exact, f"micro-batch {batch} of {chain.batches}"
 
 
+@pytest.mark.slow  # the totals above show the same of another operator
 async def test_duplicates_are_still_known(child: Child, tmp_path: Path) -> None:
     """dropDuplicates lets each key through once, whichever partition knows it (R20)."""
     chain = Chain(child, tmp_path, [rate(ROWS), python("distinct", "sink:distinct", "numbers")])
@@ -186,6 +188,7 @@ async def test_duplicates_are_still_known(child: Child, tmp_path: Path) -> None:
     assert sorted(k for (k,) in chain.rows) == sorted({value // 37 % 997 for value in range(read)})
 
 
+@pytest.mark.slow  # the totals above show the same of another operator
 async def test_a_stream_stream_join_finds_rows_from_before(child: Child, tmp_path: Path) -> None:
     """Each side keeps its rows for the other (R20)."""
     left = rate(ROWS)

@@ -112,7 +112,7 @@ def exact(rows: list[tuple[int, str, int]], order: tuple[str, ...], fed: list[in
 @pytest.mark.parametrize(
     ("order", "logs", "named"),
     [
-        pytest.param("xf", 1, False, id="an exchange first"),
+        pytest.param("xf", 1, False, id="an exchange first", marks=pytest.mark.slow),
         pytest.param("fxg", 2, False, id="an exchange between", marks=pytest.mark.slow),
         pytest.param("xyf", 1, False, id="two exchanges first", marks=pytest.mark.slow),
         pytest.param("xrfygfx", 3, False, id="several kinds, and two that are read twice"),

@@ -258,6 +258,7 @@ IMPATIENT: dict[type[Lake], dict[str, str]] = {
 }
 
 
+@pytest.mark.slow  # tests/faults/test_table_sinks.py has an object store that is away
 @KINDS
 async def test_a_storage_that_is_away_is_told_and_tried_again(
     child: Child, kind: type[Lake], seaweedfs: SeaweedFS, tmp_path: Path

@@ -16,6 +16,7 @@ from minflinkd.jobgraph.model import RuntimeMode, Task
 from minflinkd.rpc.messages import JobContext
 from minflinkd.taskmanager.child import protocol as p
 from minflinkd.taskmanager.session.state import schema_paths
+from tests.shortened import first
 from tests.spark.session_child import Child, events, job, parquet, python, task
 from tests.spark.test_session_bounded import write_events
 
@@ -154,7 +155,7 @@ async def test_a_job_with_transform_with_state_is_analysed_without_faults(
     assert [node.kind.startswith("TransformWithState") for node in operators if node.stateful] == [True]
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", first(APIS))
 async def test_a_restore_needs_nothing_of_the_attempt_before(child: Child, tmp_path: Path, api: str) -> None:
     """All that it needs is in the snapshot, also when a restored attempt is restored (C11, C14)."""
     counts = Counts(child, tmp_path, api)
@@ -171,6 +172,7 @@ async def test_a_restore_needs_nothing_of_the_attempt_before(child: Child, tmp_p
     assert counts.found == owed(truth)
 
 
+@pytest.mark.slow  # tests/spark/test_session_repartition.py has the others
 async def test_a_snapshot_that_names_a_directory_which_is_gone_can_be_repartitioned(
     child: Child, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ class TestSftp(StorageConformance):
         assert not hidden(sftp.files)
 
 
+@pytest.mark.slow  # TestLocalFilesOfFsspec and the other storages have the same code
 class TestSftpWhenItsServerDies(ServerLossConformance):
     @pytest.fixture
     async def server(self, tmp_path: Path) -> AsyncIterator[Sftp]:

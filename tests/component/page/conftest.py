@@ -25,6 +25,13 @@ async def world() -> AsyncIterator[World]:
         yield found
 
 
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def modules(browser: Browser) -> AsyncIterator[Opened]:
+    """A window in which tests call functions of the page's modules. None of them changes what is in it."""
+    async with running() as world, opened(browser, world.url) as found:
+        yield found
+
+
 @pytest.fixture
 def place() -> str:
     """Where a window is opened: the overview. Some modules have another place."""

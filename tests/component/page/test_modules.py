@@ -109,11 +109,11 @@ CASES: dict[str, tuple[list[Any], list[Any], list[list[str]]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_what_needs_attention_is_said_in_a_sentence(page: Opened, case: str) -> None:
+async def test_what_needs_attention_is_said_in_a_sentence(modules: Opened, case: str) -> None:
     """Worst first, each with why."""
     jobs, managers, wanted = CASES[case]
     known = json.dumps({"overview": None, "jobs": jobs, "managers": managers, "figures": None})
-    found = await page.ask(
+    found = await modules.ask(
         "app/attention.js", f"m.attention({known}, {NOW}).map((one) => [one.level, one.what, one.why])"
     )
     assert found == wanted
@@ -121,18 +121,18 @@ async def test_what_needs_attention_is_said_in_a_sentence(page: Opened, case: st
 
 @pytest.mark.parametrize(("overview", "silent"), [({"silent-after": 3000}, 3000), ({}, 15_000)])
 async def test_a_taskmanager_is_called_silent_before_it_counts_as_lost(
-    page: Opened, overview: dict[str, int], silent: int
+    modules: Opened, overview: dict[str, int], silent: int
 ) -> None:
     """After more than half of the heartbeat timeout, if the daemon says how long that is."""
     cluster = {"minflinkd": {"starting": []} | overview}
     found = []
     for since in (silent, silent + 1):
         known = json.dumps({"overview": cluster, "jobs": [], "managers": [manager(silent=since)], "figures": None})
-        found.append(await page.ask("app/attention.js", f"m.attention({known}, {NOW}).map((one) => one.key)"))
+        found.append(await modules.ask("app/attention.js", f"m.attention({known}, {NOW}).map((one) => one.key)"))
     assert found == [[], ["silent tm-1"]]
 
 
-async def test_figures_are_short_and_what_is_unknown_is_no_zero(page: Opened) -> None:
+async def test_figures_are_short_and_what_is_unknown_is_no_zero(modules: Opened) -> None:
     written = {
         "m.seconds(0.0042)": "4.2 ms",
         "m.seconds(0.25)": "250 ms",
@@ -154,28 +154,28 @@ async def test_figures_are_short_and_what_is_unknown_is_no_zero(page: Opened) ->
         "m.plural(1, 'task')": "1 task",
         "m.plural(1200, 'task')": "1,200 tasks",
     }
-    found = await page.ask("app/format.js", f"[{', '.join(written)}]")
+    found = await modules.ask("app/format.js", f"[{', '.join(written)}]")
     assert dict(zip(written, found, strict=True)) == written
 
 
-async def test_samples_go_on_where_the_past_ends(page: Opened) -> None:
+async def test_samples_go_on_where_the_past_ends(modules: Opened) -> None:
     """What is missing between them is unknown, and only so many values are kept."""
     made = "const s = m.SeriesSet.of({start: 0, step: 5000, series: {a: [1, 2]}}, 5)"
     steps = "s.append(5000, {a: 3}); s.append(15000, {a: 4, b: 9}); s.append(30000, {a: 5})"
-    found = await page.ask(
+    found = await modules.ask(
         "app/series.js", f"(() => {{ {made}; {steps}; return [s.start, s.get('a'), s.get('b')]; }})()"
     )
     assert found == [10_000, [None, 4, None, None, 5], [None, 9, None, None, None]]
 
 
-async def test_a_long_silence_begins_a_new_past(page: Opened) -> None:
+async def test_a_long_silence_begins_a_new_past(modules: Opened) -> None:
     made = "const s = m.SeriesSet.of({start: 0, step: 5000, series: {a: [1, 2]}}, 5)"
-    found = await page.ask(
+    found = await modules.ask(
         "app/series.js", f"(() => {{ {made}; s.append(9e9, {{a: 3}}); return [s.start, s.length, s.get('a')]; }})()"
     )
     assert found == [9_000_000_000, 1, [3]]
 
 
-async def test_phases_that_are_told_from_the_beginning_become_parts(page: Opened) -> None:
-    found = await page.ask("views/timeline.js", "m.parts({running: 3, stopped: 1, first_batch: 3.5})")
+async def test_phases_that_are_told_from_the_beginning_become_parts(modules: Opened) -> None:
+    found = await modules.ask("views/timeline.js", "m.parts({running: 3, stopped: 1, first_batch: 3.5})")
     assert found == [["stopped", 1], ["running", 2], ["first batch", 0.5]]

@@ -53,8 +53,8 @@ UNEVEN: list[tuple[list[int], Any]] = [
 ]
 
 
-async def test_uneven_is_what_the_diagnosis_takes_for_it(page: Opened) -> None:
+async def test_uneven_is_what_the_diagnosis_takes_for_it(modules: Opened) -> None:
     """Three times the mean of the others."""
     for times, wanted in UNEVEN:
         partitions = [{"index": index, "time": time} for index, time in enumerate(times)]
-        assert await page.ask("app/partitions.js", f"m.uneven({partitions}, 'time')") == wanted
+        assert await modules.ask("app/partitions.js", f"m.uneven({partitions}, 'time')") == wanted

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.checkpoint.history import run
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.looptime(noop_cycles=1)]  # nothing runs in threads
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 SEEDS = int(os.environ.get("MINFLINKD_MERGING_SEEDS", "40"))
 

@@ -8,7 +8,7 @@ from tests.sim.checkpoint.planted import FAULTS, find
 from tests.sim.checkpoint.test_merging import SEEDS
 from tests.unit.checkpoint.test_registry import F3, deleted, two_with_a_common_segment
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.looptime(noop_cycles=1)]  # nothing runs in threads
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
 RARE = "files of a failed write do not wait for its metadata"  # most seeds do not show it

@@ -22,6 +22,7 @@ from minflinkd.taskmanager.slots.core import FromResourceManager
 from minflinkd.taskmanager.slots.events import Adopted, EndTasks, StartTask, Tick
 from minflinkd.taskmanager.slots.state import SlotOptions, Slots
 from minflinkd.taskmanager.slots.table import SlotState
+from tests.shortened import examples
 from tests.unit.taskmanager.core_world import (
     JOB,
     LOST,
@@ -342,7 +343,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(
-    max_examples=100, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(100), stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

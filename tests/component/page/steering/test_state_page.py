@@ -18,6 +18,7 @@ from tests.component.page.steering.world import Steered, asking, steered
 from tests.component.page.world import FLIGHTS
 from tests.component.rest.access_world import TOKENS
 from tests.servers.install import AXE
+from tests.shortened import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,6 +32,17 @@ def place() -> str:
 
 def region(page: Opened, name: str) -> Locator:
     return page.page.get_by_role("region", name=name, exact=True)
+
+
+def choice(page: Opened, name: str) -> Locator:
+    """Return a list to choose from. Its whole name is compared: other pages have regions such as "Task hourly"."""
+    return page.page.get_by_role("combobox", name=name, exact=True)
+
+
+async def choose(among: Locator, text: str) -> None:
+    """Choose what has `text` in its name. The whole name changes every second: it says how long ago something was."""
+    value = await among.locator("option", has_text=text).get_attribute("value")
+    await among.select_option(value=value)
 
 
 async def read(page: Opened) -> None:
@@ -66,14 +78,13 @@ async def test_sizes_skew_and_largest_keys_are_shown_by_store(page: Opened) -> N
 
 async def test_checkpoint_task_store_and_key_are_chosen(page: Opened, world: Steered) -> None:
     """What was asked is in the address, so that somebody else can be sent there. A savepoint is named by its path."""
-    savepoint = page.page.get_by_role("combobox", name="Checkpoint", exact=True)
-    await savepoint.select_option(label=await savepoint.locator("option", has_text="savepoint 60").inner_text())
-    await page.page.get_by_label("Task").select_option("hourly")
-    await page.page.get_by_label("Task").select_option("by_plane")
-    await page.page.get_by_label("Store").select_option("1")
+    await choose(choice(page, "Checkpoint"), "savepoint 60")
+    await choice(page, "Task").select_option("hourly")
+    await choice(page, "Task").select_option("by_plane")
+    await choice(page, "Store").select_option("1")
     await page.page.get_by_role("textbox", name="Key").fill("carrier=AA, window.start=2024-01-01 10:00:00")
-    await page.page.get_by_label("Rows at most").select_option("1000")
-    await page.page.get_by_label("Time at most").select_option("300")
+    await choice(page, "Rows at most").select_option("1000")
+    await choice(page, "Time at most").select_option("300")
     await read(page)
     await expect(region(page, "Rows")).to_contain_text("1 row: all that match")
     await expect(page.page.get_by_text(f"savepoint {SAVEPOINT} of")).to_be_visible()
@@ -86,12 +97,12 @@ async def test_checkpoint_task_store_and_key_are_chosen(page: Opened, world: Ste
     await expect(page.page.get_by_role("textbox", name="Key")).to_have_value(
         "carrier=AA, window.start=2024-01-01 10:00:00"
     )
-    await expect(page.page.get_by_label("Store")).to_have_value("1")
+    await expect(choice(page, "Store")).to_have_value("1")
     assert len(world.state.asked) == 1, "nothing is read before somebody asks"
 
 
 async def test_another_checkpoint_is_named_by_its_path(page: Opened, world: Steered) -> None:
-    await page.page.get_by_role("combobox", name="Checkpoint", exact=True).select_option(label="another one …")
+    await choice(page, "Checkpoint").select_option(label="another one …")
     await page.page.get_by_label("Number or path").fill("s3://elsewhere/savepoint-1")
     await page.page.get_by_label("Number or path").press("Tab")
     await read(page)
@@ -115,9 +126,9 @@ async def test_a_select_answers_with_columns(page: Opened, world: Steered) -> No
 async def test_what_grew_between_two_checkpoints_is_shown(page: Opened, world: Steered) -> None:
     """Only earlier ones are offered. What is in one of them alone has no counts of keys."""
     await page.page.get_by_role("button", name="What grew").click()
-    since = page.page.get_by_label("Since")
+    since = choice(page, "Since")
     await expect(since.locator("option", has_text=f"checkpoint {LAST},")).to_have_count(0)
-    await since.select_option(label=await since.locator("option", has_text="savepoint 60").inner_text())
+    await choose(since, "savepoint 60")
     await read(page)
     rows = region(page, "What grew").locator("tbody tr")
     await expect(rows.first).to_contain_text("1,000 → 1,200")
@@ -182,12 +193,10 @@ async def test_it_is_reached_from_a_checkpoint_and_from_the_graph(page: Opened, 
     await page.go(f"jobs/{FLIGHTS}/checkpoints/{SAVEPOINT}")
     await page.page.get_by_role("link", name="state of out").click()
     await expect(page.page.get_by_text("out keeps no state in this checkpoint.")).to_be_visible()
-    assert await page.page.get_by_role("combobox", name="Checkpoint", exact=True).input_value() == (
-        "s3://lake/savepoints/savepoint-0f0f0f-9c1e77"
-    )
+    assert await choice(page, "Checkpoint").input_value() == ("s3://lake/savepoints/savepoint-0f0f0f-9c1e77")
     await page.go(f"jobs/{FLIGHTS}?task=hourly")
     await region(page, "Task hourly").get_by_role("link", name="look at it").click()
-    await expect(page.page.get_by_label("Task")).to_have_value("hourly")
+    await expect(choice(page, "Task")).to_have_value("hourly")
 
 
 async def test_a_job_without_state_says_so(page: Opened, world: Steered) -> None:
@@ -198,7 +207,7 @@ async def test_a_job_without_state_says_so(page: Opened, world: Steered) -> None
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed (make servers)")
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", first(["light", "dark"]))
 async def test_what_is_shown_is_accessible(browser: Browser, world: Steered, theme: Literal["light", "dark"]) -> None:
     """Rows, a SELECT, growth, and a reading under way; at 360 pixels only tables scroll."""
     async with opened(browser, world.url, theme=theme, width=360, height=740, place=STATE) as page:
@@ -217,7 +226,7 @@ async def test_what_is_shown_is_accessible(browser: Browser, world: Steered, the
         await read(page)
         await look("select", region(page, "Result"))
         await page.page.get_by_role("button", name="What grew").click()
-        await page.page.get_by_label("Since").select_option(index=1)
+        await choice(page, "Since").select_option(index=1)
         await read(page)
         await look("growth", region(page, "What grew"))
         world.state.free.clear()
@@ -228,7 +237,7 @@ async def test_what_is_shown_is_accessible(browser: Browser, world: Steered, the
         assert await page.violations() == []
 
 
-async def test_how_many_rows_are_shown_is_said_in_words(page: Opened) -> None:
+async def test_how_many_rows_are_shown_is_said_in_words(modules: Opened) -> None:
     cases = {
         "100, {total: 1200, truncated: true}": "The first 100 of 1,200 rows",
         "100, {total: 1200, truncated: true, filtered: true}": "The first 100 rows; there are more",
@@ -239,10 +248,10 @@ async def test_how_many_rows_are_shown_is_said_in_words(page: Opened) -> None:
         "0, {total: 0}": "No rows",
     }
     asked = ", ".join(f"m.extent({one})" for one in cases)
-    assert await page.ask("app/staterows.js", f"[{asked}]") == list(cases.values())
+    assert await modules.ask("app/staterows.js", f"[{asked}]") == list(cases.values())
 
 
-async def test_a_key_is_a_text_or_fields(page: Opened) -> None:
+async def test_a_key_is_a_text_or_fields(modules: Opened) -> None:
     """As `minflinkd state --key`: a text with a sign of equality inside is a text."""
     cases = {
         " AA ": "AA",
@@ -253,10 +262,10 @@ async def test_a_key_is_a_text_or_fields(page: Opened) -> None:
         '{"a":"=1,"}': '{"a":"=1,"}',
     }
     asked = ", ".join(f"m.keyOf({json.dumps(one)})" for one in cases)
-    assert await page.ask("app/staterows.js", f"[{asked}]") == list(cases.values())
+    assert await modules.ask("app/staterows.js", f"[{asked}]") == list(cases.values())
 
 
-async def test_keys_become_columns_if_they_are_alike(page: Opened) -> None:
+async def test_keys_become_columns_if_they_are_alike(modules: Opened) -> None:
     cases: dict[str, list[str]] = {
         '[{"a":1,"w":{"s":2,"e":3}},{"b":null}]': ["a", "w.s", "w.e", "b"],
         '[null,{"a":[1]}]': ["a"],
@@ -265,10 +274,10 @@ async def test_keys_become_columns_if_they_are_alike(page: Opened) -> None:
         "[{}]": [""],
     }
     asked = ", ".join(f"m.columnsOf({one})" for one in cases)
-    assert await page.ask("app/staterows.js", f"[{asked}]") == list(cases.values())
+    assert await modules.ask("app/staterows.js", f"[{asked}]") == list(cases.values())
 
 
-async def test_no_digit_of_a_long_number_is_lost(page: Opened) -> None:
+async def test_no_digit_of_a_long_number_is_lost(modules: Opened) -> None:
     text = f'{{"a": {LONG}, "b": 1.5, "c": -12345678901234567890, "d": "7", "e": 1e300, "f": 0.1}}'
-    found = await page.ask("app/api.js", f"m.exactly({json.dumps(text)})")
+    found = await modules.ask("app/api.js", f"m.exactly({json.dumps(text)})")
     assert found == {"a": str(LONG), "b": 1.5, "c": "-12345678901234567890", "d": "7", "e": 1e300, "f": 0.1}

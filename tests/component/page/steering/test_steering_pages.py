@@ -17,6 +17,7 @@ from tests.component.page.opened import Opened, opened
 from tests.component.page.steering.world import Steered
 from tests.component.page.world import FLIGHTS
 from tests.servers.install import AXE
+from tests.shortened import first
 from tests.unit.rest.parties import TM
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -34,7 +35,7 @@ PLACES = {
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed (make servers)")
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", first(["light", "dark"]))
 async def test_every_page_and_dialog_is_accessible(
     browser: Browser, world: Steered, theme: Literal["light", "dark"]
 ) -> None:
@@ -168,25 +169,25 @@ async def test_storage_counts_the_files_of_all_jobs(page: Opened, world: Steered
     await expect(page.page.get_by_role("region", name="Requests")).to_contain_text("5,406")
 
 
-async def test_lines_are_compared_and_what_is_far_from_a_change_is_left_out(page: Opened) -> None:
-    found = await page.ask("app/diff.js", "m.sideBySide('a\\nb\\nc\\nd', 'a\\nB\\nc\\nx\\nd')")
+async def test_lines_are_compared_and_what_is_far_from_a_change_is_left_out(modules: Opened) -> None:
+    found = await modules.ask("app/diff.js", "m.sideBySide('a\\nb\\nc\\nd', 'a\\nB\\nc\\nx\\nd')")
     assert found == [["a", "a"], ["b", "B"], ["c", "c"], [None, "x"], ["d", "d"]]
     rows = json.dumps([["=", "="]] * 9 + [["a", "b"]] + [["=", "="]] * 9)
-    folded = await page.ask("app/diff.js", f"m.folded({rows}, 2)")
+    folded = await modules.ask("app/diff.js", f"m.folded({rows}, 2)")
     assert folded == [7, ["=", "="], ["=", "="], ["a", "b"], ["=", "="], ["=", "="], 7]
 
 
-async def test_a_fault_is_at_the_nearest_line_that_is_known(page: Opened) -> None:
+async def test_a_fault_is_at_the_nearest_line_that_is_known(modules: Opened) -> None:
     lines = json.dumps({"job": 1, "vertices": 3, "vertices.a": 4, "vertices.a.inputs[0]": 6})
     cases = {"vertices.a.inputs[0].id": 6, "vertices.a.sql": 4, "vertices.b.sql": 3, "params.x": 1, "name": 1}
     asked = ", ".join(f"m.lineOf({{path: {json.dumps(path)}}}, {lines})" for path in cases)
-    assert await page.ask("app/editor.js", f"[{asked}]") == list(cases.values())
+    assert await modules.ask("app/editor.js", f"[{asked}]") == list(cases.values())
 
 
-async def test_patterns_of_jobs_are_those_of_the_daemon(page: Opened) -> None:
+async def test_patterns_of_jobs_are_those_of_the_daemon(modules: Opened) -> None:
     cases = {("etl-1", "etl-*"): True, ("xetl-1", "etl-*"): False, ("a.b", "a?b"): True, ("ac", "a[!b]"): True}
     asked = ", ".join(f"m.matches({json.dumps(name)}, {json.dumps(pattern)})" for name, pattern in cases)
-    assert await page.ask("app/allowed.js", f"[{asked}]") == list(cases.values())
+    assert await modules.ask("app/allowed.js", f"[{asked}]") == list(cases.values())
 
 
 async def test_the_whole_page_stays_small() -> None:

@@ -239,7 +239,7 @@ async def test_the_list_of_files_is_accessible_on_a_telephone(browser: Browser, 
         assert await page.page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-async def test_what_a_job_file_names_is_read_in_all_its_forms(page: Opened) -> None:
+async def test_what_a_job_file_names_is_read_in_all_its_forms(modules: Opened) -> None:
     """The short form, a name of its own, an upload before, a URL; anything else is the daemon's to refuse."""
     document = {
         "artifacts": [
@@ -252,7 +252,7 @@ async def test_what_a_job_file_names_is_read_in_all_its_forms(page: Opened) -> N
             {},
         ]
     }
-    found = await page.ask(
+    found = await modules.ask(
         "app/artifacts.js",
         f"m.artifactsOf({json.dumps(document)}).map((one) => [one.index, one.name, one.file, one.key])",
     )
@@ -262,6 +262,5 @@ async def test_what_a_job_file_names_is_read_in_all_its_forms(page: Opened) -> N
         [2, "d.py", "d.py", "p-1"],
         [3, "e.whl", "e.whl", None],
     ]
-    assert (
-        await page.ask("app/artifacts.js", "[null, [], {artifacts: 'x'}].map((one) => m.artifactsOf(one))") == [[]] * 3
-    )
+    none = "[null, [], {artifacts: 'x'}].map((one) => m.artifactsOf(one))"
+    assert await modules.ask("app/artifacts.js", none) == [[]] * 3
