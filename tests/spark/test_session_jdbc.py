@@ -93,7 +93,7 @@ async def test_a_row_takes_the_place_of_that_with_its_key(child: Child, database
 async def test_a_table_that_does_not_fit_is_a_fault_before_anything_starts(child: Child, database: Tables) -> None:
     """A column that is not there is one, and a key that is not unique, in the words of the database (J4, K4)."""
     name = database.name("unfit")
-    await database.ask(f"CREATE TABLE {name} (n BIGINT, {database.quoted('key')} BIGINT)")
+    await database.ask(f"CREATE TABLE {name} (n BIGINT, {database.quoted('key')} BIGINT NOT NULL)")
     plain = sql("plain", "SELECT value FROM numbers", "numbers")
     counts = sql("counts", COUNTS, "numbers")
     by_key = sink("counts", OutputMode.UPDATE, **database.sink(name, key="key"))

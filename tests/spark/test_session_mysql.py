@@ -37,7 +37,7 @@ VALUES = """
 SELECT value, CAST(value AS INT) AS i, CAST(value / 4.0 AS DECIMAL(9, 2)) AS d,
        CAST(value AS DECIMAL(20, 6)) + 0.000001 AS dec,
        timestamp'2024-02-29 12:34:56.123456' AS at, timestamp_ntz'2024-02-29 12:34:56.654321' AS wall,
-       date'2024-02-29' AS day, value % 2 = 0 AS even, repeat('ü€', 40000) AS text, X'00FF' AS bytes,
+       date'2024-02-29' AS day, value % 2 = 0 AS even, repeat('ж😀', 40000) AS text, X'00FF' AS bytes,
        CAST(NULL AS STRING) AS nothing
 FROM numbers
 """
@@ -84,7 +84,8 @@ async def test_the_types_of_a_table_that_is_there_count(child: Child, tables: Ta
         ("value BIGINT PRIMARY KEY) ENGINE=MyISAM", "has the engine MyISAM, which has no transactions"),
         ("value BIGINT, KEY (value)) ENGINE=InnoDB", "has no unique key of value"),
         ("value BIGINT, other INT, UNIQUE KEY (value, other)) ENGINE=InnoDB", "has no unique key of value"),
-        ("value BIGINT, UNIQUE KEY (VALUE)) ENGINE=InnoDB", None),
+        ("value BIGINT, UNIQUE KEY (value)) ENGINE=InnoDB", "whose columns are NOT NULL"),
+        ("value BIGINT NOT NULL, UNIQUE KEY (VALUE)) ENGINE=InnoDB", None),
     ],
 )
 async def test_a_table_without_transactions_or_a_unique_key_is_refused(

@@ -67,7 +67,10 @@ class Database:
             if self._dialect is not None and self._dialect.isolation is not None:
                 connection.setTransactionIsolation(self._dialect.isolation)
             connection.setAutoCommit(False)
-            yield Transaction(connection)
+            transaction = Transaction(connection)
+            for statement in self._dialect.settings if self._dialect is not None else ():
+                transaction.run(statement)
+            yield transaction
             connection.commit()
         except Py4JJavaError as error:
             raise DatabaseFailed(_said(error)) from error

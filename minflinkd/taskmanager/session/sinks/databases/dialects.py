@@ -29,13 +29,15 @@ class Dialect(ABC):
 
     `url`: how its URLs begin. `driver`: its usual class; a driver that comes as an artifact must be named. `patience`:
     options of its drivers, in their units, so that one gives up within ten seconds. `isolation`: the level of
-    `java.sql.Connection` for the sink's own transactions; None: the server's.
+    `java.sql.Connection` for the sink's own transactions; None: the server's. `settings`: statements with which each
+    connection begins.
     """
 
     url: ClassVar[str]
     driver: ClassVar[str]
     patience: ClassVar[Mapping[str, str]]
     isolation: ClassVar[int | None] = None
+    settings: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def quoted(self, name: str) -> str:

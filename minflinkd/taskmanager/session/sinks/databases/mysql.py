@@ -19,7 +19,8 @@ _PART = r"`(?:[^`]|``)+`|[^`.]+"
 _TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _TEXT = ("LONGTEXT", "TEXT")
 _TIMES = ("TIMESTAMP", "DATETIME")
-_KEY_TEXT = "VARCHAR(255)"  # a column without a length cannot be in a key
+_KEY_TEXT = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"  # without a length it could not be in a key
+_MADE = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4"
 
 
 class MySQL(Dialect):
@@ -28,6 +29,8 @@ class MySQL(Dialect):
     patience: ClassVar[Mapping[str, str]] = {"connectTimeout": "5000", "socketTimeout": "8000"}  # in milliseconds
     # Otherwise a commit would lock the gaps into which the next micro-batch is being staged.
     isolation = _READ_COMMITTED
+    # In seconds. Otherwise DROP TABLE waits for a year for a connection that still writes.
+    settings = ("SET SESSION lock_wait_timeout = 50",)
 
     def quoted(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"
@@ -55,7 +58,8 @@ class MySQL(Dialect):
             )
         if key and not self._has_key(transaction, table, key):
             columns = ", ".join(key)
-            return f"the table {table} has no unique key of {columns}: ALTER TABLE ... ADD UNIQUE KEY ({columns})"
+            change = f"ALTER TABLE ... ADD UNIQUE KEY ({columns})"
+            return f"the table {table} has no unique key of {columns} whose columns are NOT NULL: {change}"
         return None
 
     def _has_key(self, transaction: Transaction, table: str, key: Sequence[str]) -> bool:
@@ -64,20 +68,22 @@ class MySQL(Dialect):
         marks = ", ".join("?" * len(lower))
         sql = (
             f"SELECT 1 FROM information_schema.statistics WHERE {_PLACE} AND non_unique = 0 "
-            f"GROUP BY index_name HAVING count(*) = ? AND count(sub_part) = 0 "
+            f"GROUP BY index_name HAVING count(*) = ? AND count(sub_part) = 0 AND sum(nullable = 'YES') = 0 "
             f"AND sum(lower(column_name) IN ({marks})) = ? LIMIT 1"
         )
         return transaction.number(sql, *_parts(table), len(lower), *lower, len(lower)) == 1
 
     def make_staging(self, transaction: Transaction, table: str, target: str, fields: Fields) -> None:
         """Make it with the target's types. Spark would make another of its own, with whole seconds."""
-        own = f"{EPOCH} BIGINT NOT NULL DEFAULT 0, KEY ({EPOCH})"
+        # Some servers take no table without a primary key.
+        number = "minflinkd_row BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"
+        own = f"{number}, {EPOCH} BIGINT NOT NULL DEFAULT 0, KEY ({EPOCH})"
         if self.is_there(transaction, target):
             rows = f"SELECT {self.columns([name for name, _ in fields])} FROM {target} WHERE false"
-            transaction.run(f"CREATE TABLE IF NOT EXISTS {table} ({own}) ENGINE=InnoDB AS {rows}")
+            transaction.run(f"CREATE TABLE IF NOT EXISTS {table} ({own}) {_MADE} AS {rows}")
             return
         columns = ", ".join(f"{self.quoted(name)} {_exact(kind)} NULL" for name, kind in fields)
-        transaction.run(f"CREATE TABLE IF NOT EXISTS {table} ({own}, {columns}) ENGINE=InnoDB")
+        transaction.run(f"CREATE TABLE IF NOT EXISTS {table} ({own}, {columns}) {_MADE}")
 
     def make_target(
         self, transaction: Transaction, target: str, staging: str, names: Sequence[str], key: Sequence[str]
@@ -88,7 +94,7 @@ class MySQL(Dialect):
         own += [f"PRIMARY KEY ({self.columns(key)})"] if key else []
         rows = f"SELECT {self.columns(names)} FROM {staging} WHERE false"
         definition = f" ({', '.join(own)})" if own else ""
-        transaction.run(f"CREATE TABLE IF NOT EXISTS {target}{definition} ENGINE=InnoDB AS {rows}")
+        transaction.run(f"CREATE TABLE IF NOT EXISTS {target}{definition} {_MADE} AS {rows}")
 
     def _kinds(self, transaction: Transaction, table: str) -> dict[str, str]:
         """Return the types of a table's columns."""
@@ -98,13 +104,13 @@ class MySQL(Dialect):
         return {name: kind for kind, name in pairs}
 
     def staging_tables(self, transaction: Transaction, prefix: str, schema: str) -> list[str]:
-        where = "table_schema = coalesce(?, database()) AND table_name LIKE ?"
+        where = "table_schema = coalesce(?, database()) AND table_name LIKE ? ESCAPE '|'"
         sql = f"SELECT table_name FROM information_schema.tables WHERE {where}"
-        return transaction.texts(sql, _bare(schema), prefix.replace("_", r"\_") + "%")
+        return transaction.texts(sql, _bare(schema), prefix.replace("_", "|_") + "%")
 
     def make_commits(self, transaction: Transaction, table: str) -> None:
         columns = "job VARCHAR(255), sink VARCHAR(255), checkpoint BIGINT NOT NULL, PRIMARY KEY (job, sink)"
-        transaction.run(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) ENGINE=InnoDB")
+        transaction.run(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) {_MADE}")
 
     def lock(self, transaction: Transaction, commits: str, job: str, sink: str) -> None:
         # INSERT IGNORE would share a lock that two commits then wait for each other to give up.

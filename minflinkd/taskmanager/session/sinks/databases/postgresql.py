@@ -23,10 +23,12 @@ class PostgreSQL(Dialect):
 
     def fault(self, transaction: Transaction, table: str, fields: Fields, key: Sequence[str]) -> str | None:
         if self.is_there(transaction, table):
-            conflict = f" ON CONFLICT ({self.columns(key)}) DO NOTHING" if key else ""
-            names, nothing = self.columns([name for name, _ in fields]), ", ".join(["NULL"] * len(fields))
-            # The server looks for columns, rights and the key's constraint, and inserts nothing.
-            transaction.texts(f"EXPLAIN INSERT INTO {table} ({names}) SELECT {nothing} WHERE false{conflict}")
+            names = [name for name, _ in fields]
+            nothing = ", ".join(f"CAST(NULL AS {kind})" for _, kind in fields)
+            conflict = self._on_conflict(names, key) if key else ""
+            # The server looks for columns, types, rights and the key's constraint, and inserts nothing.
+            insert = f"INSERT INTO {table} ({self.columns(names)}) SELECT {nothing} WHERE false {conflict}"
+            transaction.texts(f"EXPLAIN {insert}")
         return None
 
     def make_staging(self, transaction: Transaction, table: str, target: str, fields: Fields) -> None:
@@ -62,10 +64,13 @@ class PostgreSQL(Dialect):
 
     def upsert(self, transaction: Transaction, rows: StagedBatch, key: Sequence[str]) -> int:
         columns = self.columns(rows.names)
-        changed = [f"{self.quoted(name)} = EXCLUDED.{self.quoted(name)}" for name in rows.names if name not in key]
-        action = f"UPDATE SET {', '.join(changed)}" if changed else "NOTHING"
         return transaction.run(
             f"INSERT INTO {rows.target} ({columns}) SELECT {columns} FROM {rows.staging} "
-            f"WHERE {EPOCH} = ? ON CONFLICT ({self.columns(key)}) DO {action}",
+            f"WHERE {EPOCH} = ? {self._on_conflict(rows.names, key)}",
             rows.epoch,
         )
+
+    def _on_conflict(self, names: Sequence[str], key: Sequence[str]) -> str:
+        changed = [f"{self.quoted(name)} = EXCLUDED.{self.quoted(name)}" for name in names if name not in key]
+        action = f"UPDATE SET {', '.join(changed)}" if changed else "NOTHING"
+        return f"ON CONFLICT ({self.columns(key)}) DO {action}"
