@@ -53,8 +53,8 @@ def stages(sink: Sink) -> bool:
 
 
 def key_of(sink: Sink) -> tuple[str, ...]:
-    """Return the columns that identify a row of a jdbc or delta sink, whose rows replace each other."""
-    if sink.format not in ("jdbc", "delta"):
+    """Return the columns that identify a row of a jdbc, delta or iceberg sink, whose rows replace each other."""
+    if sink.format not in ("jdbc", *formats.TABLE_FORMATS):
         return ()
     return tuple(name for name in (part.strip() for part in sink.options.get(KEY, "").split(",")) if name)
 
@@ -147,8 +147,7 @@ def refused_mode(sink: Sink, mode: OutputMode) -> tuple[str, str] | None:
         if key_of(sink):
             return None
         problem = f"without a key a {sink.format} sink cannot take back the rows that {mode} would change"
-        hint = "options: {key: <the columns that a row is known by>}, or append"
-        return problem, hint if sink.format == "delta" else "append, or a delta or jdbc sink with a key"
+        return problem, "options: {key: <the columns that a row is known by>}, or append"
     if sink.format == "jdbc":
         if key_of(sink):
             return None

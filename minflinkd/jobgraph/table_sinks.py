@@ -1,4 +1,4 @@
-"""The rules for sinks that append to tables: Delta Lake (K2) and Iceberg (K3). Pure."""
+"""The rules for sinks that write tables: Delta Lake (K2) and Iceberg (K3). Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHOICES: Final = {
 
 # Options of iceberg.
 TABLE, CATALOG, OF_CATALOG = "table", "catalog", "catalog."
-_ICEBERG: Final = frozenset({SCHEMA, COMPRESSION, TABLE, CATALOG})
+_ICEBERG: Final = frozenset({SCHEMA, COMPRESSION, TABLE, CATALOG, KEY})
 _TABLE_NAME: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
 # Storages that the library deltalake reaches.
@@ -36,8 +36,6 @@ def check_delta(sink: Sink, path: str, resolved: str | None, faults: Faults) -> 
     elif resolved is not None and (scheme := urlsplit(resolved).scheme) not in _SCHEMES:
         hint = f"a path, or one of {', '.join(f'{known}://' for known in _SCHEMES if known)}"
         faults.add(at(path, "path"), f"no Delta table can be written to {show(scheme)}", hint)
-    if KEY in sink.options and not key_of(sink):
-        faults.add(at(at(path, "options"), KEY), "the key names no column", "key: carrier, or key: carrier, day")
 
 
 def check_iceberg(sink: Sink, path: str, resolved: str | None, faults: Faults) -> None:
@@ -64,8 +62,13 @@ def _check_common(sink: Sink, path: str, faults: Faults) -> None:
     for name, (fits, meaning) in _CHOICES.items():
         if (value := sink.options.get(name)) is not None and value not in fits and "${" not in value:
             faults.add(at(options, name), f"{show(value)} is not a choice: {meaning}", " or ".join(fits))
+    if KEY in sink.options and not key_of(sink):
+        faults.add(at(options, KEY), "the key names no column", "key: carrier, or key: carrier, day")
+    if key_of(sink) and COMPRESSION in sink.options:
+        problem = "with a key the table's own properties say how its files are compressed"
+        faults.add(at(options, COMPRESSION), problem, "leave it out")
     if "mode" in sink.options:
-        hint = "leave it out; a delta sink with the option `key` replaces rows"
+        hint = "leave it out; a sink with the option `key` replaces rows"
         faults.add(at(options, "mode"), "a stream is never written with a mode", hint)
     if sink.delivery is Delivery.AT_LEAST_ONCE:
         faults.add(at(path, "delivery"), f"a {sink.format} sink is always exactly-once", "leave it out")

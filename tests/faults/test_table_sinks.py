@@ -31,8 +31,9 @@ async def test_tables_get_the_rows_of_the_batch_whatever_dies(
         Delta(tmp_path / "whatever-dies", seaweedfs.endpoint),
         Iceberg(tmp_path / "dies", seaweedfs.endpoint),
     )
-    keyed = delta.described("keyed")
-    keyed |= {"options": keyed["options"] | {"key": "minute, k"}}
+    keyed = {lake: lake.described("keyed") for lake in (delta, iceberg)}
+    for sink in keyed.values():
+        sink["options"] = sink["options"] | {"key": "minute, k"}
     armed = tmp_path / "armed"
     armed.mkdir()
     vertices = {
@@ -41,7 +42,8 @@ async def test_tables_get_the_rows_of_the_batch_whatever_dies(
         "minutes": {"inputs": ["clean"], "sql": SQL},
         "delta": {"inputs": ["minutes"], "sink": delta.described("minutes") | {"partition-by": ["k"]}},
         "iceberg": {"inputs": ["minutes"], "sink": iceberg.described("minutes")},
-        "keyed": {"inputs": ["minutes"], "sink": keyed},
+        "keyed_delta": {"inputs": ["minutes"], "sink": keyed[delta]},
+        "keyed_iceberg": {"inputs": ["minutes"], "sink": keyed[iceberg]},
     }
     job = WindowsJob(tmp_path, pace="400 ms").write("tables", vertices=vertices, params={})
     environ = {**os.environ, VARIABLE: str(armed)}
@@ -53,7 +55,7 @@ async def test_tables_get_the_rows_of_the_batch_whatever_dies(
         await seaweedfs.restart()
         finished = await cluster.await_state(job_id, "FINISHED", timeout=240)
         assert finished.minflinkd.restarts >= 5
-    for lake, table in ((delta, "minutes"), (iceberg, "minutes"), (delta, "keyed")):
+    for lake, table in ((delta, "minutes"), (iceberg, "minutes"), (delta, "keyed"), (iceberg, "keyed")):
         assert await rows_in(lake, table) == truth
 
 

@@ -316,13 +316,13 @@ class _Drawing:
         return self._with_tables(found)
 
     def _with_tables(self, sinks: Sequence[Sink]) -> tuple[Sink, ...]:
-        """Some write tables instead: append to one of Delta or Iceberg, or replace rows of one of Delta."""
+        """Some write tables instead: append to one of Delta or Iceberg, or replace its rows."""
         rng = random.Random(f"tables-{self._seed}")
         found = []
         for sink in sinks:
-            fits = TABLES if sink.mode is None else ("delta",) if sink.format == "python" else ()
-            if fits and sink.format != "console" and rng.random() < 0.2:
-                sink = replace(sink, format=rng.choice(fits))
+            fits = sink.format != "console" and (sink.mode is None or sink.format == "python")
+            if fits and rng.random() < 0.2:
+                sink = replace(sink, format=rng.choice(TABLES))
             found.append(sink)
         return tuple(found)
 

@@ -86,8 +86,8 @@ class Sink:
             found["sink"] = {"format": "iceberg", "options": self._table("${output}")}
         else:
             found["sink"] = {"format": self.format, "path": f"${{output}}/{self.id}"}
-            if self.is_keyed:
-                found["sink"]["options"] = {"key": "k"}
+        if self.is_keyed:
+            found["sink"]["options"] = found["sink"].get("options", {}) | {"key": "k"}
         if self.partitioned:
             found["sink"]["partition-by"] = ["k"]
         if self.mode is not None:
@@ -102,7 +102,7 @@ class Sink:
     @property
     def is_keyed(self) -> bool:
         """Whether a row replaces the one with the same `k`."""
-        return self.format == "delta" and self.mode is not None
+        return self.format in TABLES and self.mode is not None
 
     def wanted(self, rows: Sequence[Row]) -> Counter[Row]:
         return Counter(_coarse(r) for r in rows)

@@ -29,7 +29,6 @@ from minflinkd.taskmanager.session.sinks.files import local_path
 from minflinkd.taskmanager.session.sinks.tables.commits import Look
 from minflinkd.taskmanager.session.sinks.tables.delta_rules import (
     check_features,
-    check_key,
     check_partitions,
     conditions,
     facts_of,
@@ -39,6 +38,7 @@ from minflinkd.taskmanager.session.sinks.tables.delta_rules import (
 from minflinkd.taskmanager.session.sinks.tables.delta_statistics import statistics
 from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableChanged, TableFailed, failing
 from minflinkd.taskmanager.session.sinks.tables.fitting import (
+    check_key,
     check_new,
     fitted,
     new_columns,

@@ -14,8 +14,6 @@ from pyspark.sql.types import (
     IntegralType,
     StringType,
     StructType,
-    TimestampNTZType,
-    TimestampType,
 )
 
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
@@ -74,18 +72,6 @@ def check_features(table: DeltaTable, name: str) -> None:
             f"{name} {why}, which this sink does not do",
             hint="write another table, or drop this feature of it, in Spark: ALTER TABLE ... DROP FEATURE",
         )
-
-
-def check_key(schema: StructType, key: Sequence[str], table: str) -> None:
-    for name in key:
-        kind = next((field.dataType for field in schema.fields if field.name == name), None)
-        if not isinstance(kind, (*_PARTITIONS, TimestampType, TimestampNTZType)):
-            what = "no column of it" if kind is None else kind.simpleString()
-            raise UnfitSink(
-                f"rows of {table} cannot be known by {name}, which is {what}",
-                hint="the key is of texts, dates, times, whole numbers, decimals and booleans, with their names as "
-                "the table has them",
-            )
 
 
 def check_partitions(schema: StructType, partition_by: Sequence[str], table: str) -> None:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     ByteType,
     DataType,
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
+    IntegralType,
     LongType,
     MapType,
     ShortType,
+    StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
@@ -32,6 +38,23 @@ _WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {
     FloatType: (DoubleType,),
 }
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+
+
+# A key is compared by value, in Spark, in Arrow and by the table's library.
+_KEYS = (StringType, BooleanType, DateType, DecimalType, IntegralType, TimestampType, TimestampNTZType)
+
+
+def check_key(schema: StructType, key: Sequence[str], table: str) -> None:
+    """Raise UnfitSink if rows cannot be known by these columns. `table`: its name, for errors."""
+    for name in key:
+        kind = next((field.dataType for field in schema.fields if field.name == name), None)
+        if not isinstance(kind, _KEYS):
+            what = "no column of it" if kind is None else kind.simpleString()
+            raise UnfitSink(
+                f"rows of {table} cannot be known by {name}, which is {what}",
+                hint="the key is of texts, dates, times, whole numbers, decimals and booleans, with their names as "
+                "the table has them",
+            )
 
 
 def nullable(schema: StructType) -> StructType:

@@ -10,17 +10,19 @@ itself, without looking at the mark, or delete files of a commit whose answer wa
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from minflinkd.jobgraph.delivery import key_of
 from minflinkd.jobgraph.model import Sink
 from minflinkd.jobgraph.table_sinks import ADD_COLUMNS, CATALOG, COMPRESSION, OF_CATALOG, SCHEMA, TABLE
 from minflinkd.taskmanager.placing import link_or_copy_durably
@@ -29,6 +31,7 @@ from minflinkd.taskmanager.session.sinks.tables import iceberg_partitions
 from minflinkd.taskmanager.session.sinks.tables.commits import Look
 from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableChanged, TableFailed, failing
 from minflinkd.taskmanager.session.sinks.tables.fitting import (
+    check_key,
     check_new,
     fitted,
     new_columns,
@@ -37,6 +40,12 @@ from minflinkd.taskmanager.session.sinks.tables.fitting import (
     quoted,
 )
 from minflinkd.taskmanager.session.sinks.tables.iceberg_files import data_file, described, record
+from minflinkd.taskmanager.session.sinks.tables.iceberg_merges import (
+    check_replaceable,
+    discard,
+    producer_of,
+    rewritten,
+)
 from minflinkd.taskmanager.session.sinks.tables.iceberg_types import has_ids, leaves, of_spark
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile
 from minflinkd.taskmanager.session.sinks.tables.rows import Layout
@@ -69,6 +78,7 @@ class IcebergTarget:
         self._table_name = sink.options[TABLE]
         self.name = f"the Iceberg table {self._table_name} of catalog {self._catalog_name}"
         self.settings = {COMPRESSION: sink.options.get(COMPRESSION, "zstd")}
+        self.key = key_of(sink)
         self._partition_by = sink.partition_by
         self._adds = sink.options.get(SCHEMA) == ADD_COLUMNS
         given = {name: value for name, value in sink.options.items() if name.startswith(OF_CATALOG)}
@@ -91,6 +101,7 @@ class IcebergTarget:
         if table is not None:
             self._fit(table, rows)
             return
+        check_key(rows.schema, self.key, self.name)
         self._check_new(nullable(rows.schema))
 
     def lay_out(self, rows: DataFrame) -> Layout:
@@ -140,16 +151,8 @@ class IcebergTarget:
         return Look(None if mark is None else int(mark), table, facts)
 
     def commit(self, look: Look, owner: str, last: Staged, checkpoint_id: int, files: Sequence[DataFile]) -> None:
-        from pyiceberg.exceptions import CommitFailedException, ValidationException
-        from pyiceberg.table.update import AssertCurrentSchemaId
-
         table: Table = look.table
-        try:
-            self._check_format(table)
-        except UnfitSink as error:
-            raise TableChanged(error.message, hint="rows wait in the checkpoint") from error
-        _, job, sink = owner.split(".", 2)
-        told = {"minflinkd.job": job, "minflinkd.vertex": sink, "minflinkd.checkpoint": str(checkpoint_id)}
+        self._check_still(table)
         properties = {owner: str(last.number)}
         by_name = last.relies_on.get(BY_NAME) == str(True)
         if by_name and _MAPPING not in table.properties:
@@ -158,6 +161,43 @@ class IcebergTarget:
         # The library writes manifests of the table's present partition spec. Files may be of the one before.
         of_files = {"default_spec_id": int(last.spec)}
         table.metadata = table.metadata.model_copy(update=of_files)
+        with (
+            self._committing(table, properties, _told(owner, checkpoint_id)) as update,
+            update.merge_append() if merges else update.fast_append() as append,
+        ):
+            for file in files:
+                append.append_data_file(data_file(table, file))
+
+    def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, rows: pa.Table) -> None:
+        table: Table = look.table
+        self._check_still(table)
+        with failing(self.name, "could not be rewritten"):
+            changes = rewritten(table, rows, self.key)
+        try:
+            with (
+                self._committing(table, {owner: str(number)}, _told(owner, checkpoint_id)) as update,
+                producer_of(changes, update) as producer,
+            ):
+                for file in changes.removed:
+                    producer.delete_data_file(file)
+                for file in changes.added:
+                    producer.append_data_file(file)
+        except Conflict:
+            # A catalog may have repeated a request of which it had lost the answer, and refused the second one.
+            if (self.look(owner).number or 0) < number:
+                with failing(self.name, "did not delete a file"):
+                    discard(table, changes.added)
+            raise
+
+    @contextmanager
+    def _committing(self, table: Table, properties: dict[str, str], told: dict[str, str]) -> Iterator[Any]:
+        """Yield what makes a snapshot. It is committed with the table's new properties; `told` is in its summary.
+
+        Raises Conflict if the table has got another snapshot, or other columns.
+        """
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
+        from pyiceberg.table.update import AssertCurrentSchemaId
+
         required = {"type": "assert-current-schema-id", "current-schema-id": table.schema().schema_id}
         same_columns = AssertCurrentSchemaId.model_validate(required)
         try:
@@ -165,15 +205,19 @@ class IcebergTarget:
                 transaction.set_properties(properties)
                 # What was looked at must still hold: the columns, too.
                 transaction._stage((), (same_columns,))
-                update = transaction.update_snapshot(snapshot_properties=told)
-                with update.merge_append() if merges else update.fast_append() as append:
-                    for file in files:
-                        append.append_data_file(data_file(table, file))
+                yield transaction.update_snapshot(snapshot_properties=told)
                 transaction._snapshot_producers = []  # what it would repeat, or clean up after a refusal
         except TableFailed as error:
             if isinstance(error.__cause__, CommitFailedException | ValidationException):
                 raise Conflict(error.message) from error
             raise
+
+    def _check_still(self, table: Table) -> None:
+        """Raise TableChanged if the table cannot be written any more."""
+        try:
+            self._check_format(table)
+        except UnfitSink as error:
+            raise TableChanged(error.message, hint="rows wait in the checkpoint") from error
 
     def has(self, look: Look, file: DataFile) -> bool:
         with failing(self.name, "did not say whether it has a file"):
@@ -253,6 +297,10 @@ class IcebergTarget:
             if not field.nullable:
                 laid_out = only_with(laid_out, f"{field.name} NOT NULL", f"{quoted(field.name)} IS NOT NULL", self.name)
         added = iceberg_partitions.columns(spec, schema, laid_out.schema, self.name)
+        if self.key:
+            check_key(columns, self.key, self.name)
+            check_replaceable(table, self.name)
+            return Layout(laid_out, (), table, _relied_on_by_rows(table, laid_out.columns))
         order = _order(table, laid_out.columns)
         laid_out = laid_out.withColumns(added) if added else laid_out
         if order:
@@ -304,6 +352,19 @@ def _with_limit(catalog: Catalog) -> Catalog:
     if session is not None:
         session.request = partial(session.request, timeout=_ANSWER)
     return catalog
+
+
+def _told(owner: str, checkpoint_id: int) -> dict[str, str]:
+    """Return what a snapshot says of who has made it."""
+    _, job, sink = owner.split(".", 2)
+    return {"minflinkd.job": job, "minflinkd.vertex": sink, "minflinkd.checkpoint": str(checkpoint_id)}
+
+
+def _relied_on_by_rows(table: Table, columns: Sequence[str]) -> dict[str, str]:
+    """Return the facts on which rows depend that become files only with their commit: names and types of columns."""
+    written = [leaf for leaf in leaves(table.schema()) if leaf[0].partition(".")[0] in columns]
+    names = {_IDENTITY, *(_with_id(number) for _, number, _ in written), *(f"column {path}" for path, _, _ in written)}
+    return {name: fact for name, fact in _facts(table).items() if name in names}
 
 
 def _with_id(number: int) -> str:

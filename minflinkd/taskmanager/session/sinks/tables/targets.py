@@ -11,16 +11,16 @@ from minflinkd.taskmanager.attempts.staging import waiting_directory
 from minflinkd.taskmanager.session.sinks.batch import TwoPhase
 from minflinkd.taskmanager.session.sinks.tables.delta import DeltaTarget
 from minflinkd.taskmanager.session.sinks.tables.iceberg import IcebergTarget
-from minflinkd.taskmanager.session.sinks.tables.rows import Table, TableRows
+from minflinkd.taskmanager.session.sinks.tables.rows import TableRows
 from minflinkd.taskmanager.session.sinks.tables.upserts import TableUpserts
 
 
-def table_of(sink: Sink) -> Table:
+def table_of(sink: Sink) -> DeltaTarget | IcebergTarget:
     return DeltaTarget(sink) if sink.format == "delta" else IcebergTarget(sink)
 
 
 def rows_of(sink: Sink, job_id: JobId, vertex_id: VertexId, directory: str) -> TwoPhase:
     """Return what stages the rows of a sink and commits them. `directory`: of the attempt."""
-    if key_of(sink):  # only a delta sink has one
-        return TableUpserts(DeltaTarget(sink), job_id, vertex_id, directory)
+    if key_of(sink):
+        return TableUpserts(table_of(sink), job_id, vertex_id, directory)
     return TableRows(table_of(sink), job_id, vertex_id, Path(waiting_directory(directory, vertex_id)))

@@ -93,7 +93,7 @@ class TableUpserts(HeldInSnapshots):
     def _merged(self, look: Look, owner: str, left: Sequence[Staged], checkpoint_id: int) -> None:
         check_facts(self._table.name, self._sink, look, left)
         read = [pyarrow.parquet.read_table(self._held.find(file.path)) for token in left for file in token.files]
-        rows = last_by_key(pa.concat_tables(read, promote_options="default"), self._table.key)
+        rows = last_by_key(pa.concat_tables(read, promote_options="permissive"), self._table.key)
         reach(CrashPoint.SINK_SENT)
         self._table.merge(look, owner, left[-1].number, checkpoint_id, rows)
 
