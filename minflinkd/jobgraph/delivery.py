@@ -94,6 +94,11 @@ def check_jdbc(sink: Sink, path: str, resolved: Callable[[str], str | None], fau
         if url.startswith("jdbc:mariadb:"):
             problem, hint = "Spark knows MariaDB by MySQL's URLs only", "jdbc:mysql://host/db?permitMysqlScheme"
         faults.add(at(options, "url"), problem, hint)
+    if url and url.startswith("jdbc:mysql:") and delivery_of(sink) is Delivery.EXACTLY_ONCE:
+        for name in sink.options:
+            if name.lower() in ("createtableoptions", "createtablecolumntypes"):
+                hint = "leave it out, and make the table yourself"
+                faults.add(at(options, name), "Spark does not make the tables of MySQL here", hint)
     if "key" in sink.options and not key_of(sink):
         faults.add(at(options, "key"), "the key names no column", "key: carrier, or key: carrier, day")
     if key_of(sink) and sink.delivery is Delivery.AT_LEAST_ONCE:

@@ -1,33 +1,22 @@
-"""MariaDB on loopback, for whoever speaks MySQL. If the tests run as root, it runs as its own user."""
+"""MariaDB on loopback, for whoever speaks MySQL."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from tests.servers.database import DatabaseServer
 from tests.servers.install import MYSQL_DRIVERS
-from tests.servers.process import HOST, Server
-
-USER = "nobody"
+from tests.servers.process import HOST
 
 
-class MariaDB(Server):
-    """A server whose root has no password, with the database `test`.
-
-    Its files are outside the test's directory, which its user may not enter. `kill` deletes them.
-    """
+class MariaDB(DatabaseServer):
+    """A server whose root has no password, with the database `test`."""
 
     name = "MariaDB"
-    durable = False
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self._data: Path | None = None
+    user = "nobody"
 
     @classmethod
     def missing(cls) -> str | None:
@@ -45,19 +34,17 @@ class MariaDB(Server):
         return f"jdbc:mysql://{HOST}:{self.port}/test?user=root"
 
     def command(self, ports: Mapping[str, int]) -> Sequence[str]:
-        self._data = Path(tempfile.mkdtemp(prefix="minflinkd-mariadb-"))
-        place = ["--no-defaults", f"--datadir={self._data / 'data'}"]
+        files = self.fresh()
+        place = ["--no-defaults", f"--datadir={files / 'data'}"]
         if os.geteuid() == 0:
-            shutil.chown(self._data, USER)
-            place.append(f"--user={USER}")
+            place.append(f"--user={self.user}")
         making = ("--auth-root-authentication-method=normal", "--skip-name-resolve")
-        command = ["mariadb-install-db", *place, *making]
-        subprocess.run(command, check=True, capture_output=True, cwd="/")
+        subprocess.run(["mariadb-install-db", *place, *making], check=True, capture_output=True, cwd="/")
         settings = (
             f"--bind-address={HOST}",
             f"--port={ports['main']}",
-            f"--socket={self._data / 'socket'}",
-            f"--pid-file={self._data / 'pid'}",
+            f"--socket={files / 'socket'}",
+            f"--pid-file={files / 'pid'}",
             "--innodb-flush-log-at-trx-commit=0",
             "--innodb-buffer-pool-size=32M",
             "--skip-name-resolve",
@@ -67,24 +54,9 @@ class MariaDB(Server):
     async def prepare(self) -> None:
         await self.ask("CREATE DATABASE IF NOT EXISTS test")
 
-    async def answers(self) -> bool:
-        try:
-            return await self.ask("SELECT 1") == ["1"]
-        except AssertionError:
-            return False
-
     async def ask(self, sql: str) -> list[str]:
-        """Run the SQL. Return the lines of the answer, with columns separated by `|`."""
-        command = ("mariadb", "--no-defaults", "-h", HOST, "-P", str(self.port), "-u", "root", "-N", "-B", "-e", sql)
-        in_database = ("test",) if not sql.startswith("CREATE DATABASE") and sql != "SELECT 1" else ()
-        process = await asyncio.create_subprocess_exec(
-            *command, *in_database, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        out, error = await process.communicate()
-        assert process.returncode == 0, error.decode()
-        return [line.replace("\t", "|") for line in out.decode().splitlines()]
-
-    async def kill(self) -> None:
-        await super().kill()
-        if self._data is not None:
-            shutil.rmtree(self._data, ignore_errors=True)
+        client = ("mariadb", "--no-defaults", "-h", HOST, "-P", str(self.port), "-u", "root", "-N", "-B")
+        # These come before there is the database in which the others are.
+        first = sql == "SELECT 1" or sql.startswith("CREATE DATABASE")
+        lines = await self.said(*client, "-e", sql, *(() if first else ("test",)))
+        return [line.replace("\t", "|") for line in lines]

@@ -8,28 +8,21 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.servers.database import DatabaseServer
 from tests.servers.install import POSTGRES_DRIVER, postgres_home
-from tests.servers.process import HOST, Server
+from tests.servers.process import HOST
 
 USER = "postgres"
 
 
-class Postgres(Server):
-    """A server that trusts everybody, with the database `postgres`.
-
-    Its files are outside the test's directory, which its user may not enter. `kill` deletes them.
-    """
+class Postgres(DatabaseServer):
+    """A server that trusts everybody, with the database `postgres`."""
 
     name = "PostgreSQL"
-    durable = False
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self._data: Path | None = None
+    user = USER
 
     @classmethod
     def missing(cls) -> str | None:
@@ -49,10 +42,7 @@ class Postgres(Server):
     def command(self, ports: Mapping[str, int]) -> Sequence[str]:
         home = postgres_home()
         assert home is not None
-        self._data = Path(tempfile.mkdtemp(prefix="minflinkd-postgres-"))
-        if os.geteuid() == 0:
-            shutil.chown(self._data, USER, USER)
-        data = str(self._data / "data")
+        data = str(self.fresh() / "data")
         run_as = _as_user()
         making = ("-D", data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync", "--no-instructions")
         subprocess.run([*run_as, str(home / "initdb"), *making], check=True, capture_output=True, cwd="/")
@@ -60,21 +50,9 @@ class Postgres(Server):
         given = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return (*run_as, str(home / "postgres"), "-D", data, "-p", str(ports["main"]), *given)
 
-    async def answers(self) -> bool:
-        try:
-            return await self.ask("SELECT 1") == ["1"]
-        except AssertionError:
-            return False
-
     async def ask(self, sql: str) -> list[str]:
-        """Run the SQL. Return the lines of the answer, with columns separated by `|`."""
-        command = ("psql", "-h", HOST, "-p", str(self.port), "-U", USER, "-X", "-A", "-t", "-c", sql, "postgres")
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        out, error = await process.communicate()
-        assert process.returncode == 0, error.decode()
-        return out.decode().splitlines()
+        client = ("psql", "-h", HOST, "-p", str(self.port), "-U", USER, "-X", "-A", "-t")
+        return await self.said(*client, "-c", sql, "postgres")
 
     async def kill(self) -> None:
         """Stop the server in order if possible. Killed outright, it would leave shared memory behind."""
@@ -83,8 +61,6 @@ class Postgres(Server):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(self._process.wait, 10)
         await super().kill()
-        if self._data is not None:
-            shutil.rmtree(self._data, ignore_errors=True)
 
 
 def _as_user() -> tuple[str, ...]:

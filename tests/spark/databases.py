@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +51,29 @@ class Tables:
         """Return the column `value` of a table, sorted; nothing if the table is not there."""
         there = await self.ask(f"SELECT 1 FROM information_schema.tables WHERE table_name = '{name}'")
         return sorted(int(line) for line in await self.ask(f"SELECT value FROM {name}")) if there else []
+
+    async def lock(self, name: str, seconds: int) -> None:
+        """Keep a table from everybody for that long, or until `let_go`."""
+        if isinstance(self.server, Postgres):
+            sql = f"BEGIN; LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep({seconds}); COMMIT"
+        else:
+            sql = f"LOCK TABLES {name} WRITE; SELECT sleep({seconds}); UNLOCK TABLES"
+        with contextlib.suppress(AssertionError):  # it was let go
+            await self.server.ask(sql)
+
+    async def is_locked(self, name: str) -> bool:
+        return bool(await self.ask(self._holders("1")))
+
+    async def let_go(self) -> None:
+        """End who keeps tables from others."""
+        for number in await self.ask(self._holders("pid" if isinstance(self.server, Postgres) else "id")):
+            end = f"SELECT pg_terminate_backend({number})" if isinstance(self.server, Postgres) else f"KILL {number}"
+            await self.server.ask(end)
+
+    def _holders(self, what: str) -> str:
+        if isinstance(self.server, Postgres):
+            return f"SELECT {what} FROM pg_stat_activity WHERE query LIKE 'BEGIN; LOCK%' AND wait_event = 'PgSleep'"
+        return f"SELECT {what} FROM information_schema.processlist WHERE info LIKE 'SELECT sleep%'"
 
     async def leftovers(self) -> list[str]:
         staged = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'minflinkd_staged%'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.spark.databases import Tables
 from tests.spark.session_child import Child, job, rate, sql, task
 from tests.spark.test_session_sinks import restored, restored_three_times, sink
 from tests.spark.test_session_snapshots import snapshot
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -109,6 +111,63 @@ async def test_a_table_that_does_not_fit_is_a_fault_before_anything_starts(child
     await database.ask(f"CREATE UNIQUE INDEX {name}_key ON {name} ({database.quoted('key')})")
     assert (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(10), counts, by_key),)))).faults == ()
     assert await database.ask(f"SELECT * FROM {name}") == []
+
+
+async def test_two_attempts_that_commit_at_once_write_each_row_once(child: Child, database: Tables) -> None:
+    """One is restored and commits what it owes, while the other one, which seemed dead, commits the same (J13, K8)."""
+    context, name = job(), database.name("twice")
+    query = task(rate(10), sink("numbers", **database.sink(name)))
+    attempt = await child.run(context, query)
+    for checkpoint_id in range(1, 5):
+        await child.batches(attempt, 3)
+        taken, files = await snapshot(child, attempt, checkpoint_id)
+        late = child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=checkpoint_id))
+        start = child.run(context, query, **await restored(child, taken, files, checkpoint_id))
+        _, following = await asyncio.gather(late, start)
+        assert await database.values(name) == list(range(10 * (taken.batch_id + 1)))
+        await child.stop(attempt)
+        attempt = following
+    await child.stop(attempt)
+
+
+ODD = ("select", "a b", "it's", "ü`x", 'say "so"', "q?", "per%cent")  # names of columns
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_names_are_taken_as_they_are_written(child: Child, database: Tables, keyed: bool) -> None:
+    """Names of tables and columns may need quotes. The table may be there, or be made (K4)."""
+    columns = ", ".join(f"value + {n} AS `{name.replace('`', '``')}`" for n, name in enumerate(ODD))
+    select = sql("odd", f"SELECT value % 3 AS `a.key`, {columns} FROM numbers", "numbers")
+    table = f"{database.quoted(database.schema)}.{database.quoted(database.name('odd table. of'))}"
+    options = {"key": "select, a b"} if keyed else {}
+    query = task(rate(3), select, sink("odd", **database.sink(table, **options)))
+    for _ in range(2):
+        assert (await child.ask(p.AnalyzeTasks(job=job(), tasks=(query,)))).faults == ()
+        attempt = await child.run(job(), query)
+        await child.batches(attempt, 2)
+        taken, _ = await snapshot(child, attempt, 1)
+        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1))
+        await child.stop(attempt)
+        found = await database.ask(f"SELECT {database.quoted('q?')} - 5 FROM {table}")
+        assert {int(line) for line in found} >= {*range(3 * (taken.batch_id + 1))}
+        assert not keyed or len(found) == len(set(found)), "a row for each key"
+    assert await database.leftovers() == []
+
+
+async def test_a_table_that_is_locked_holds_no_submission_up(child: Child, database: Tables) -> None:
+    """Somebody makes an index for a while. It is no fault of the job (J4, K4)."""
+    name = database.name("locked")
+    await database.ask(f"CREATE TABLE {name} (value BIGINT)")
+    held = asyncio.create_task(database.lock(name, seconds=20), name="holds the table")
+    try:
+        await until(lambda: database.is_locked(name), "the table is locked")
+        plain = sql("plain", "SELECT value FROM numbers", "numbers")
+        query = task(rate(10), plain, sink("plain", **database.sink(name)))
+        assert (await child.ask(p.AnalyzeTasks(job=job(), tasks=(query,)))).faults == ()
+        assert not held.done()
+    finally:
+        await database.let_go()
+        await held
 
 
 @pytest.mark.slow

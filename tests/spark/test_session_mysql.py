@@ -124,6 +124,20 @@ async def test_a_driver_that_cuts_off_fractions_of_seconds_is_refused(
     assert await faults(child, "SELECT value FROM numbers", tables.sink(name)) == []
 
 
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [("bytes", True), ("a, b, c, d", True), ("a, b, c", False), ("value, a", False)],
+)
+async def test_a_key_that_is_too_long_for_a_new_table_is_refused(
+    child: Child, tables: Tables, key: str, problem: bool
+) -> None:
+    """Nobody could make the table then, and rows would wait for ever (J4, K4)."""
+    texts = "'a' AS a, 'b' AS b, 'c' AS c, 'd' AS d, X'00' AS bytes"
+    name = tables.name("keys")
+    found = await faults(child, f"SELECT value, {texts} FROM numbers", tables.sink(name, key=key))
+    assert ["it can be made only with a key of" in fault for fault in found] == ([True] if problem else [])
+
+
 async def test_a_text_may_be_the_key_of_a_table_that_the_sink_makes(child: Child, tables: Tables) -> None:
     """Such a column gets a length, without which MySQL makes no key (K4)."""
     name, letters = (

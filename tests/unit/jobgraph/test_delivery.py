@@ -97,6 +97,16 @@ JDBC: dict[str, tuple[Sink, Told]] = {
     ),
     "mysql": (Sink(format="jdbc", options=WHOLE | {"url": "jdbc:mysql://host/db"}), []),
     "mysql with a key": (Sink(format="jdbc", options=WHOLE | {"url": "jdbc:mysql://host/db", "key": "a"}), []),
+    "mysql with a table of Spark": (
+        Sink(format="jdbc", options=WHOLE | {"url": "jdbc:mysql://host/db", "createTableOptions": "ENGINE=Aria"}),
+        [
+            (
+                "s.options.createTableOptions",
+                "Spark does not make the tables of MySQL here",
+                "leave it out, and make the table yourself",
+            )
+        ],
+    ),
     "mariadb by its own URL": (
         Sink(format="jdbc", options=WHOLE | {"url": "jdbc:mariadb://host/db"}),
         [("s.options.url", "Spark knows MariaDB by MySQL's URLs only", "jdbc:mysql://host/db?permitMysqlScheme")],

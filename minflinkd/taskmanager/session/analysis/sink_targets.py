@@ -23,7 +23,14 @@ from minflinkd.jobgraph.model import Delivery, Sink
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
-from minflinkd.taskmanager.session.sinks.databases.connections import Database, DatabaseFailed, NoDriver, dialect_of
+from minflinkd.taskmanager.session.sinks.databases.connections import (
+    Database,
+    DatabaseFailed,
+    NoConnection,
+    NoDriver,
+    TableLocked,
+    dialect_of,
+)
 from minflinkd.taskmanager.session.sinks.files import local_path
 from minflinkd.taskmanager.session.sinks.tables.failures import THERE, said
 from minflinkd.taskmanager.session.sinks.tables.targets import table_of
@@ -129,18 +136,18 @@ def _within(look: Callable[[], Found], name: str, late: Found, limit: float = _A
 
 def _written(session: Session, sink: Sink, options: Mapping[str, str], rows: DataFrame | None) -> Found:
     database, dialect, table = Database(session, options), dialect_of(options["url"]), options.get("dbtable")
-    try:
-        with database.transaction():
-            pass
-    except NoDriver as error:
-        return error.message, _BRING
-    except DatabaseFailed as error:
-        return " ".join(error.message.split()), _THERE
-    if dialect is None or not table or rows is None or delivery_of(sink) is not Delivery.EXACTLY_ONCE:
-        return None
+    appends = delivery_of(sink) is not Delivery.EXACTLY_ONCE
     try:
         with database.transaction() as transaction:
+            if dialect is None or table is None or rows is None or appends:
+                return None
             problem = dialect.fault(transaction, table, database.fields(rows), key_of(sink))
+    except NoDriver as error:
+        return error.message, _BRING
+    except NoConnection as error:
+        return " ".join(error.message.split()), _THERE
+    except TableLocked:
+        return None  # somebody makes an index, for example: the job finds out
     except DatabaseFailed as error:
         problem = f"rows cannot go into the table {table}: {' '.join(error.message.split())}"
     return None if problem is None else (problem, _FIT)

@@ -16,6 +16,9 @@ from minflinkd.taskmanager.session.sinks.databases.postgresql import PostgreSQL
 from minflinkd.taskmanager.session.sinks.databases.statements import Transaction
 from minflinkd.taskmanager.session.spark.session import Session
 
+_LOCK_NOT_AVAILABLE = "55P03"  # of PostgreSQL
+_LOCK_WAIT_TIMEOUT = 1205  # of MySQL
+
 _DIALECTS: tuple[Dialect, ...] = (PostgreSQL(), MySQL())
 
 
@@ -28,6 +31,14 @@ class DatabaseFailed(MinflinkError):
 
 class NoDriver(DatabaseFailed):
     """The session has no JDBC driver for a URL."""
+
+
+class NoConnection(DatabaseFailed):
+    """The server does not answer, or lets nobody in."""
+
+
+class TableLocked(DatabaseFailed):
+    """Somebody else has kept a lock for too long."""
 
 
 def dialect_of(url: str) -> Dialect | None:
@@ -54,7 +65,7 @@ class Database:
     def transaction(self) -> Iterator[Transaction]:
         """Open a connection, and commit at the end of the block; roll back if it raises.
 
-        Raises NoDriver, DatabaseFailed.
+        Raises NoDriver, NoConnection, DatabaseFailed.
         """
         try:
             connection = self._connect()
@@ -62,7 +73,7 @@ class Database:
             if is_no_driver(error):
                 name = self._options.get("driver", "for " + ":".join(self._options["url"].split(":")[:2]))
                 raise NoDriver(f"the JDBC driver {name} is not installed") from error
-            raise DatabaseFailed(f"no connection to the database: {_said(error)}") from error
+            raise NoConnection(f"no connection to the database: {_said(error)}") from error
         try:
             if self._dialect is not None and self._dialect.isolation is not None:
                 connection.setTransactionIsolation(self._dialect.isolation)
@@ -73,7 +84,7 @@ class Database:
             yield transaction
             connection.commit()
         except Py4JJavaError as error:
-            raise DatabaseFailed(_said(error)) from error
+            raise (TableLocked if _is_locked(error) else DatabaseFailed)(_said(error)) from error
         finally:
             with suppress(Py4JError):
                 connection.rollback()  # has no effect after a commit
@@ -109,6 +120,15 @@ class Database:
 def is_no_driver(error: Py4JJavaError) -> bool:
     kind = str(error.java_exception.getClass().getSimpleName())
     return kind == "ClassNotFoundException" or "No suitable driver" in _said(error)
+
+
+def _is_locked(error: Py4JJavaError) -> bool:
+    """Whether a statement gave up waiting for a lock."""
+    exception: Any = error.java_exception
+    with suppress(Py4JError):  # only an SQLException has these
+        state, number = str(exception.getSQLState()), int(exception.getErrorCode())
+        return state == _LOCK_NOT_AVAILABLE or number == _LOCK_WAIT_TIMEOUT
+    return False
 
 
 def _said(error: Py4JJavaError) -> str:

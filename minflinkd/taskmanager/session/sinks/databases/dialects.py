@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import ClassVar
 from minflinkd.taskmanager.session.sinks.databases.statements import Transaction
 
 EPOCH = "minflinkd_epoch"  # the column of a staging table with the micro-batch that wrote a row
+
+PATIENCE = 2  # seconds that a look at a table waits for its lock
 
 Fields = Sequence[tuple[str, str]]  # the columns of rows, each with its type as the database names it
 
@@ -27,21 +30,33 @@ class StagedBatch:
 class Dialect(ABC):
     """The SQL of one kind of database.
 
-    `url`: how its URLs begin. `driver`: its usual class; a driver that comes as an artifact must be named. `patience`:
-    options of its drivers, in their units, so that one gives up within ten seconds. `isolation`: the level of
-    `java.sql.Connection` for the sink's own transactions; None: the server's. `settings`: statements with which each
-    connection begins.
+    `url`: how its URLs begin. `quote`: what is around identifiers. `driver`: its usual class; a driver that comes as an
+    artifact must be named. `patience`: options of its drivers, in their units, so that one gives up within ten seconds.
+    `isolation`: the level of `java.sql.Connection` for the sink's own transactions; None: the server's. `settings`:
+    statements with which each connection begins.
     """
 
     url: ClassVar[str]
+    quote: ClassVar[str]
     driver: ClassVar[str]
     patience: ClassVar[Mapping[str, str]]
     isolation: ClassVar[int | None] = None
     settings: ClassVar[Sequence[str]] = ()
 
-    @abstractmethod
     def quoted(self, name: str) -> str:
         """Quote an identifier, so that it is taken exactly as it is written."""
+        return self.quote + name.replace(self.quote, self.quote * 2) + self.quote
+
+    def parts(self, table: str) -> tuple[str, str]:
+        """Return the schema and the name of a table, each as the option `dbtable` has it. Without a schema it is ""."""
+        q = self.quote
+        found = re.fullmatch(rf"(?:(.+)\.)?({q}(?:[^{q}]|{q}{q})+{q}|[^{q}.]+)", table)
+        return ("", table) if found is None else (found[1] or "", found[2])
+
+    def bare(self, name: str) -> str:
+        """Return an identifier as the catalog of the database has it."""
+        q = self.quote
+        return name[1:-1].replace(q * 2, q) if name.startswith(q) else name
 
     def columns(self, names: Sequence[str]) -> str:
         return ", ".join(map(self.quoted, names))
@@ -54,7 +69,7 @@ class Dialect(ABC):
     def fault(self, transaction: Transaction, table: str, fields: Fields, key: Sequence[str]) -> str | None:
         """Return why such rows cannot go into a table, which may be there or not; None if they can.
 
-        What the database itself says to the statement is raised, as of any statement.
+        What the database itself says to the statement is raised, as of any statement; and TableLocked after PATIENCE.
         """
 
     @abstractmethod
@@ -69,7 +84,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def staging_tables(self, transaction: Transaction, prefix: str, schema: str) -> list[str]:
-        """Return the names of the tables that begin with `prefix`. `schema`: "": where tables are by default."""
+        """Return the names of the tables that begin with `prefix`. `schema`: as `parts` gives it."""
 
     @abstractmethod
     def make_commits(self, transaction: Transaction, table: str) -> None:

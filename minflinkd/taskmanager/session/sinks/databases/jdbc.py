@@ -41,7 +41,7 @@ class Staging:
         self.target = sink.options["dbtable"]
         self.job_id, self.sink = job_id, vertex_id
         self._options = writer_options(sink.options)
-        self._schema = self.target.rpartition(".")[0]
+        self._schema, _ = dialect.parts(self.target)
         self._prefix = f"minflinkd_staged_{_digest(job_id, vertex_id)}_"
         self._own = self._prefix + _digest(attempt_id)
         self._made = False

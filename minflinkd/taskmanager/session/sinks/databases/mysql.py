@@ -6,25 +6,24 @@ locks. And a unique key that is missing is no error: rows would be appended inst
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from minflinkd.taskmanager.session.sinks.databases.dialects import EPOCH, Dialect, Fields, StagedBatch
+from minflinkd.taskmanager.session.sinks.databases.dialects import EPOCH, PATIENCE, Dialect, Fields, StagedBatch
 from minflinkd.taskmanager.session.sinks.databases.statements import Transaction
 
 _READ_COMMITTED = 2  # of java.sql.Connection
 _PLACE = "table_schema = coalesce(?, database()) AND table_name = ?"
-_PART = r"`(?:[^`]|``)+`|[^`.]+"
-_TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _TEXT = ("LONGTEXT", "TEXT")
 _TIMES = ("TIMESTAMP", "DATETIME")
 _KEY_TEXT = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"  # without a length it could not be in a key
+_KEY_TEXTS = 3  # a key has at most 3072 bytes
 _MADE = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4"
 
 
 class MySQL(Dialect):
     url = "jdbc:mysql:"
+    quote = "`"
     driver = "com.mysql.cj.jdbc.Driver"
     patience: ClassVar[Mapping[str, str]] = {"connectTimeout": "5000", "socketTimeout": "8000"}  # in milliseconds
     # Otherwise a commit would lock the gaps into which the next micro-batch is being staged.
@@ -32,12 +31,14 @@ class MySQL(Dialect):
     # In seconds. Otherwise DROP TABLE waits for a year for a connection that still writes.
     settings = ("SET SESSION lock_wait_timeout = 50",)
 
-    def quoted(self, name: str) -> str:
-        return "`" + name.replace("`", "``") + "`"
+    def _place(self, table: str) -> tuple[str | None, str]:
+        """Return the values of _PLACE."""
+        schema, name = self.parts(table)
+        return self.bare(schema) or None, self.bare(name)
 
     def is_there(self, transaction: Transaction, table: str) -> bool:
         sql = f"SELECT 1 FROM information_schema.tables WHERE {_PLACE}"
-        return transaction.number(sql, *_parts(table)) == 1
+        return transaction.number(sql, *self._place(table)) == 1
 
     def fault(self, transaction: Transaction, table: str, fields: Fields, key: Sequence[str]) -> str | None:
         if "STRICT_" not in transaction.texts("SELECT @@SESSION.sql_mode")[0]:
@@ -47,15 +48,16 @@ class MySQL(Dialect):
             theirs = "driver: org.mariadb.jdbc.Driver, with permitMysqlScheme in the URL"
             return f"MySQL's driver cuts off the fractions of seconds that this MariaDB would keep: {theirs}"
         if not self.is_there(transaction, table):
-            return None
+            return _fault_of_new(table, fields, key)
+        transaction.run(f"SET SESSION lock_wait_timeout = {PATIENCE}")
         names, nothing = self.columns([name for name, _ in fields]), ", ".join(["NULL"] * len(fields))
         # The server looks for columns and rights, and inserts nothing.
         transaction.texts(f"EXPLAIN INSERT INTO {table} ({names}) SELECT {nothing} FROM DUAL WHERE false")
-        engine = transaction.texts(f"SELECT engine FROM information_schema.tables WHERE {_PLACE}", *_parts(table))[0]
+        sql = f"SELECT engine FROM information_schema.tables WHERE {_PLACE}"
+        engine = transaction.texts(sql, *self._place(table))[0]
         if engine != "InnoDB":
-            return (
-                f"the table {table} has the engine {engine}, which has no transactions: ALTER TABLE ... ENGINE=InnoDB"
-            )
+            change = "ALTER TABLE ... ENGINE=InnoDB"
+            return f"the table {table} has the engine {engine}, which has no transactions: {change}"
         if key and not self._has_key(transaction, table, key):
             columns = ", ".join(key)
             change = f"ALTER TABLE ... ADD UNIQUE KEY ({columns})"
@@ -71,7 +73,7 @@ class MySQL(Dialect):
             f"GROUP BY index_name HAVING count(*) = ? AND count(sub_part) = 0 AND sum(nullable = 'YES') = 0 "
             f"AND sum(lower(column_name) IN ({marks})) = ? LIMIT 1"
         )
-        return transaction.number(sql, *_parts(table), len(lower), *lower, len(lower)) == 1
+        return transaction.number(sql, *self._place(table), len(lower), *lower, len(lower)) == 1
 
     def make_staging(self, transaction: Transaction, table: str, target: str, fields: Fields) -> None:
         """Make it with the target's types. Spark would make another of its own, with whole seconds."""
@@ -100,13 +102,13 @@ class MySQL(Dialect):
         """Return the types of a table's columns."""
         pair = "concat(data_type, ' ', lower(column_name))"
         sql = f"SELECT {pair} FROM information_schema.columns WHERE {_PLACE}"
-        pairs = (text.split(" ", 1) for text in transaction.texts(sql, *_parts(table)))
+        pairs = (text.split(" ", 1) for text in transaction.texts(sql, *self._place(table)))
         return {name: kind for kind, name in pairs}
 
     def staging_tables(self, transaction: Transaction, prefix: str, schema: str) -> list[str]:
         where = "table_schema = coalesce(?, database()) AND table_name LIKE ? ESCAPE '|'"
         sql = f"SELECT table_name FROM information_schema.tables WHERE {where}"
-        return transaction.texts(sql, _bare(schema), prefix.replace("_", "|_") + "%")
+        return transaction.texts(sql, self.bare(schema) or None, prefix.replace("_", "|_") + "%")
 
     def make_commits(self, transaction: Transaction, table: str) -> None:
         columns = "job VARCHAR(255), sink VARCHAR(255), checkpoint BIGINT NOT NULL, PRIMARY KEY (job, sink)"
@@ -134,14 +136,13 @@ class MySQL(Dialect):
         return transaction.number(f"SELECT count(*) {staged}", rows.epoch) or 0
 
 
-def _parts(table: str) -> tuple[str | None, str]:
-    """Return the database of a table, None for the connection's, and its name, both without quotes."""
-    found = _TABLE.fullmatch(table)
-    return (None, table) if found is None else (_bare(found[1] or ""), _bare(found[2]) or "")
-
-
-def _bare(name: str) -> str | None:
-    return (name[1:-1].replace("``", "`") if name.startswith("`") else name) or None
+def _fault_of_new(table: str, fields: Fields, key: Sequence[str]) -> str | None:
+    """Return why no table with this key can be made."""
+    kinds = [kind.upper() for name, kind in fields if name in key]
+    if any(kind.endswith("BLOB") for kind in kinds) or sum(kind in _TEXT for kind in kinds) > _KEY_TEXTS:
+        wanted = f"at most {_KEY_TEXTS} texts of 255 letters, and no bytes"
+        return f"the table {table} is not there, and it can be made only with a key of {wanted}: make it yourself"
+    return None
 
 
 def _exact(kind: str) -> str:

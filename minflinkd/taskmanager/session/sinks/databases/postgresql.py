@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from minflinkd.taskmanager.session.sinks.databases.dialects import EPOCH, Dialect, Fields, StagedBatch
+from minflinkd.taskmanager.session.sinks.databases.dialects import EPOCH, PATIENCE, Dialect, Fields, StagedBatch
 from minflinkd.taskmanager.session.sinks.databases.statements import Transaction
 
 
 class PostgreSQL(Dialect):
     url = "jdbc:postgresql:"
+    quote = '"'
     driver = "org.postgresql.Driver"
     # In seconds: to connect, to log in, and for each answer.
     patience: ClassVar[Mapping[str, str]] = {"connectTimeout": "5", "loginTimeout": "8", "socketTimeout": "8"}
 
-    def quoted(self, name: str) -> str:
-        return '"' + name.replace('"', '""') + '"'
+    def bare(self, name: str) -> str:
+        return super().bare(name) if name.startswith(self.quote) else name.lower()
 
     def is_there(self, transaction: Transaction, table: str) -> bool:
         return transaction.number("SELECT 1 WHERE to_regclass(?) IS NOT NULL", table) == 1
 
     def fault(self, transaction: Transaction, table: str, fields: Fields, key: Sequence[str]) -> str | None:
         if self.is_there(transaction, table):
+            transaction.run(f"SET LOCAL lock_timeout = '{PATIENCE}s'")
             names = [name for name, _ in fields]
             nothing = ", ".join(f"CAST(NULL AS {kind})" for _, kind in fields)
             conflict = self._on_conflict(names, key) if key else ""
@@ -44,7 +46,7 @@ class PostgreSQL(Dialect):
     def staging_tables(self, transaction: Transaction, prefix: str, schema: str) -> list[str]:
         where = "tablename LIKE ? AND schemaname = coalesce(?, current_schema())"
         sql = f"SELECT tablename FROM pg_tables WHERE {where}"
-        return transaction.texts(sql, prefix.replace("_", r"\_") + "%", schema.strip('"') or None)
+        return transaction.texts(sql, prefix.replace("_", r"\_") + "%", self.bare(schema) or None)
 
     def make_commits(self, transaction: Transaction, table: str) -> None:
         columns = "job text, sink text, checkpoint bigint NOT NULL, PRIMARY KEY (job, sink)"
