@@ -30,6 +30,13 @@ os.environ["XDG_RUNTIME_DIR"] = SOCKETS
 ORDER = ("unit", "sim", "component", "servers", "storage", "shapes", "faults", "e2e", "spark")
 FOLDER = Path(__file__).parent
 
+# Virtual time goes on when nothing can run at the present one. looptime looks 42 times whether that is so. Once is
+# enough: it waits for threads by other means.
+NOOP_CYCLES = 1
+
+# What these fixtures start is started once: one process runs all tests of the folder that use it. Folder, fixture.
+IN_ONE_PROCESS = (("faults", "shared"), ("e2e", "cluster"), ("spark", "connected"))
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # where the results of all processes arrive
@@ -38,14 +45,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(SOCKETS, ignore_errors=True)
-
-
-# Virtual time goes on when nothing can run at the present one. looptime looks 42 times whether that is so. Once is
-# enough: it waits for threads by other means.
-NOOP_CYCLES = 1
-
-# What these fixtures start is started once: one process runs all tests of the folder that use it. Folder, fixture.
-IN_ONE_PROCESS = (("faults", "shared"), ("e2e", "cluster"), ("spark", "connected"))
 
 
 @pytest.hookimpl(optionalhook=True)  # of xdist, which a run may do without
@@ -61,7 +60,7 @@ class ByGroupOrFile(LoadGroupScheduling):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests: first what needs no Spark, so that a run that fails says so soon.
+    """Group the tests, and sort them: first what needs no Spark, so that a run that fails says so soon.
 
     Of the others the longest come first. Three processes share them, and none is left alone with a long one at the
     end. A folder that is not named runs before the first tests that need Spark.

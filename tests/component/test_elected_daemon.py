@@ -501,7 +501,7 @@ async def test_a_daemon_that_fails_to_step_down_ends(
         assert isinstance(daemon.crash_cause, OSError)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # the tests around it follow one leadership each
 async def test_twenty_leaderships_of_one_daemon_leave_nothing_behind(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     """No task, thread or descriptor more than after the first ones (A1)."""
     options = LONG | {"resourcemanager.driver": "standalone"}

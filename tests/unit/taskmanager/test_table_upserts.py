@@ -77,6 +77,16 @@ def test_micro_batches_of_a_checkpoint_are_merged_at_once_in_their_order(tmp_pat
     assert (table.rows["a"], table.merges) == (9, 1)
 
 
+def test_a_column_may_become_wider_between_micro_batches_of_a_checkpoint(tmp_path: Path) -> None:
+    """Rows that were staged before are merged with those after."""
+    table, own = Keyed(), tmp_path / "sinks" / SINK
+    tokens = [staged(own, 1, ("a", 1), ("b", 1)), staged(own, 2, ("a", 2**40))]
+    narrow = pyarrow.parquet.read_table(own / "1.parquet").cast(pa.schema([("k", pa.string()), ("n", pa.int32())]))
+    pyarrow.parquet.write_table(narrow, own / "1.parquet")
+    TableUpserts(table, JOB, SINK, str(tmp_path)).commit(7, tokens)
+    assert table.rows == {"a": 2**40, "b": 1}
+
+
 def test_rows_of_a_restored_checkpoint_are_found_there(tmp_path: Path) -> None:
     """They are in the snapshot. After the restore nothing of them is left."""
     table, restored = Keyed(), tmp_path / "checkpoint" / "sinks" / SINK

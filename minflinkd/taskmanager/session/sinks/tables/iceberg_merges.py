@@ -72,14 +72,14 @@ def rewritten(table: Table, rows: pa.Table, key: Sequence[str]) -> Rewritten:
         scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
         for found in table.scan(row_filter=_with_some(_as(rows, schema), key)).plan_files():
             there = _as(scan.to_table([found]), schema)
-            matched = matches(there, rows, key)
-            if not matched:
+            has_key = matches(there, rows, key)
+            if not pc.any(has_key).as_py():
                 continue
             removed.append(found.file)
-            replaced.append(there.take(pa.array(matched, pa.int64())).select([*key, *others]))
-            left = sorted({*range(len(there))} - {*matched})
-            if left:
-                write(there.take(pa.array(left, pa.int64())))
+            replaced.append(there.select([*key, *others]).filter(has_key))
+            left = there.filter(pc.invert(has_key))
+            if len(left):
+                write(left)
         write(completed(rows, pa.concat_tables(replaced), key) if others and replaced else rows)
     except BaseException:
         with suppress(Exception):
@@ -88,17 +88,15 @@ def rewritten(table: Table, rows: pa.Table, key: Sequence[str]) -> Rewritten:
     return Rewritten(removed, added)
 
 
-def matches(there: pa.Table, rows: pa.Table, key: Sequence[str]) -> list[int]:
-    """Return the numbers of the rows in `there` that have a key of `rows`. NULL is no key."""
-    found = _joined(there, rows, key).column(_THERE)
-    return sorted(set(found.to_pylist()))
+def matches(there: pa.Table, rows: pa.Table, key: Sequence[str]) -> pa.BooleanArray:
+    """Return for each row of `there` whether it has a key of `rows`. NULL is no key."""
+    return pc.is_in(_numbers(there), value_set=_joined(there, rows, key).column(_THERE))
 
 
 def completed(rows: pa.Table, replaced: pa.Table, key: Sequence[str]) -> pa.Table:
     """Return rows with the columns that only those have which they replace."""
     pairs = _joined(replaced, rows, key)
-    before = dict(zip(pairs.column(_NEW).to_pylist(), pairs.column(_THERE).to_pylist(), strict=True))
-    taken = pa.array([before.get(number) for number in range(len(rows))], pa.int64())
+    taken = pairs.column(_THERE).take(pc.index_in(_numbers(rows), value_set=pairs.column(_NEW)))
     for name in replaced.column_names:
         if name not in rows.column_names:
             rows = rows.append_column(name, replaced.column(name).take(taken))
@@ -108,9 +106,13 @@ def completed(rows: pa.Table, replaced: pa.Table, key: Sequence[str]) -> pa.Tabl
 def _joined(there: pa.Table, rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """Return the numbers of rows with the same key, which are joined without the other columns."""
     names = list(key)
-    known = there.select(names).append_column(_THERE, pa.array(range(len(there)), pa.int64()))
+    known = there.select(names).append_column(_THERE, _numbers(there))
     same = rows.select(names).cast(pa.schema([known.schema.field(name) for name in names]))
-    return known.join(same.append_column(_NEW, pa.array(range(len(rows)), pa.int64())), keys=names, join_type="inner")
+    return known.join(same.append_column(_NEW, _numbers(rows)), keys=names, join_type="inner")
+
+
+def _numbers(rows: pa.Table) -> pa.Array:
+    return pa.array(range(len(rows)), pa.int64())
 
 
 def discard(table: Table, added: Iterable[Any]) -> None:
