@@ -141,7 +141,7 @@ def _written(session: Session, sink: Sink, options: Mapping[str, str], rows: Dat
         with database.transaction() as transaction:
             if dialect is None or table is None or rows is None or appends:
                 return None
-            problem = dialect.fault(transaction, table, database.fields(rows), key_of(sink))
+            return dialect.fault(transaction, table, database.fields(rows), key_of(sink))
     except NoDriver as error:
         return error.message, _BRING
     except NoConnection as error:
@@ -149,5 +149,4 @@ def _written(session: Session, sink: Sink, options: Mapping[str, str], rows: Dat
     except TableLocked:
         return None  # somebody makes an index, for example: the job finds out
     except DatabaseFailed as error:
-        problem = f"rows cannot go into the table {table}: {' '.join(error.message.split())}"
-    return None if problem is None else (problem, _FIT)
+        return f"rows cannot go into the table {table}: {' '.join(error.message.split())}", _FIT

@@ -12,6 +12,8 @@ from minflinkd.taskmanager.session.sinks.databases.statements import Transaction
 
 EPOCH = "minflinkd_epoch"  # the column of a staging table with the micro-batch that wrote a row
 
+Unfit = tuple[str, str] | None  # what is wrong, and what to do
+
 PATIENCE = 2  # seconds that a look at a table waits for its lock
 
 Fields = Sequence[tuple[str, str]]  # the columns of rows, each with its type as the database names it
@@ -66,8 +68,8 @@ class Dialect(ABC):
         """Whether there is a table, which is written as in the option `dbtable`."""
 
     @abstractmethod
-    def fault(self, transaction: Transaction, table: str, fields: Fields, key: Sequence[str]) -> str | None:
-        """Return why such rows cannot go into a table, which may be there or not; None if they can.
+    def fault(self, transaction: Transaction, table: str, fields: Fields, key: Sequence[str]) -> Unfit:
+        """Return why such rows cannot go into a table, which may be there or not, and what to do; None if they can.
 
         What the database itself says to the statement is raised, as of any statement; and TableLocked after PATIENCE.
         """

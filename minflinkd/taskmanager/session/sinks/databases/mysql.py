@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from minflinkd.taskmanager.session.sinks.databases.dialects import EPOCH, PATIENCE, Dialect, Fields, StagedBatch
+from minflinkd.taskmanager.session.sinks.databases.dialects import EPOCH, PATIENCE, Dialect, Fields, StagedBatch, Unfit
 from minflinkd.taskmanager.session.sinks.databases.statements import Transaction
 
 _READ_COMMITTED = 2  # of java.sql.Connection
@@ -40,13 +40,13 @@ class MySQL(Dialect):
         sql = f"SELECT 1 FROM information_schema.tables WHERE {_PLACE}"
         return transaction.number(sql, *self._place(table)) == 1
 
-    def fault(self, transaction: Transaction, table: str, fields: Fields, key: Sequence[str]) -> str | None:
+    def fault(self, transaction: Transaction, table: str, fields: Fields, key: Sequence[str]) -> Unfit:
         if "STRICT_" not in transaction.texts("SELECT @@SESSION.sql_mode")[0]:
-            strict = "add sessionVariables=sql_mode='STRICT_TRANS_TABLES' to the URL"
-            return f"the server's sql_mode lets it cut off values that are too long without an error: {strict}"
+            problem = "the server's sql_mode lets it cut off values that are too long without an error"
+            return problem, "add sessionVariables=sql_mode='STRICT_TRANS_TABLES' to the URL"
         if transaction.server_version().startswith("5.5.") and any(kind.upper() in _TIMES for _, kind in fields):
-            theirs = "driver: org.mariadb.jdbc.Driver, with permitMysqlScheme in the URL"
-            return f"MySQL's driver cuts off the fractions of seconds that this MariaDB would keep: {theirs}"
+            problem = "MySQL's driver cuts off the fractions of seconds that this MariaDB would keep"
+            return problem, "options: {driver: org.mariadb.jdbc.Driver}, and permitMysqlScheme in the URL"
         if not self.is_there(transaction, table):
             return _fault_of_new(table, fields, key)
         transaction.run(f"SET SESSION lock_wait_timeout = {PATIENCE}")
@@ -56,12 +56,11 @@ class MySQL(Dialect):
         sql = f"SELECT engine FROM information_schema.tables WHERE {_PLACE}"
         engine = transaction.texts(sql, *self._place(table))[0]
         if engine != "InnoDB":
-            change = "ALTER TABLE ... ENGINE=InnoDB"
-            return f"the table {table} has the engine {engine}, which has no transactions: {change}"
+            problem = f"the table {table} has the engine {engine}, which has no transactions"
+            return problem, f"ALTER TABLE {table} ENGINE=InnoDB"
         if key and not self._has_key(transaction, table, key):
-            columns = ", ".join(key)
-            change = f"ALTER TABLE ... ADD UNIQUE KEY ({columns})"
-            return f"the table {table} has no unique key of {columns} whose columns are NOT NULL: {change}"
+            problem = f"the table {table} has no unique key of {', '.join(key)} whose columns are NOT NULL"
+            return problem, f"ALTER TABLE {table} ADD UNIQUE KEY ({self.columns(key)})"
         return None
 
     def _has_key(self, transaction: Transaction, table: str, key: Sequence[str]) -> bool:
@@ -136,12 +135,12 @@ class MySQL(Dialect):
         return transaction.number(f"SELECT count(*) {staged}", rows.epoch) or 0
 
 
-def _fault_of_new(table: str, fields: Fields, key: Sequence[str]) -> str | None:
-    """Return why no table with this key can be made."""
+def _fault_of_new(table: str, fields: Fields, key: Sequence[str]) -> Unfit:
+    """Return why no table with this key can be made, and what to do."""
     kinds = [kind.upper() for name, kind in fields if name in key]
     if any(kind.endswith("BLOB") for kind in kinds) or sum(kind in _TEXT for kind in kinds) > _KEY_TEXTS:
-        wanted = f"at most {_KEY_TEXTS} texts of 255 letters, and no bytes"
-        return f"the table {table} is not there, and it can be made only with a key of {wanted}: make it yourself"
+        problem = f"the table {table} is not there, and it cannot be made with this key"
+        return problem, f"make it yourself; here a key has at most {_KEY_TEXTS} texts of 255 letters, and no bytes"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from minflinkd.taskmanager.session.sinks.databases.dialects import EPOCH, PATIENCE, Dialect, Fields, StagedBatch
+from minflinkd.taskmanager.session.sinks.databases.dialects import EPOCH, PATIENCE, Dialect, Fields, StagedBatch, Unfit
 from minflinkd.taskmanager.session.sinks.databases.statements import Transaction
 
 
@@ -22,7 +22,7 @@ class PostgreSQL(Dialect):
     def is_there(self, transaction: Transaction, table: str) -> bool:
         return transaction.number("SELECT 1 WHERE to_regclass(?) IS NOT NULL", table) == 1
 
-    def fault(self, transaction: Transaction, table: str, fields: Fields, key: Sequence[str]) -> str | None:
+    def fault(self, transaction: Transaction, table: str, fields: Fields, key: Sequence[str]) -> Unfit:
         if self.is_there(transaction, table):
             transaction.run(f"SET LOCAL lock_timeout = '{PATIENCE}s'")
             names = [name for name, _ in fields]
