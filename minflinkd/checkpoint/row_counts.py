@@ -28,20 +28,29 @@ def row_counts(snapshots: Iterable[TaskSnapshot], tasks: Mapping[TaskId, Task]) 
         read = {vertex: rows for vertex, rows in everything.read.items() if vertex in own}
         read |= {vertex: rows for vertex, rows in before.read.items() if vertex in inputs}
         ends = {vertex.id for vertex in task.sinks} | ({task.end} if task.readers else set())
-        found[task_id] = RowCounts(read, {v: rows for v, rows in everything.written.items() if v in ends})
+        found[task_id] = RowCounts(
+            read,
+            {vertex: rows for vertex, rows in everything.written.items() if vertex in ends},
+            {vertex: rows for vertex, rows in everything.rejected.items() if vertex in own},
+        )
     return found
 
 
 def _without_exchanges(snapshot: TaskSnapshot) -> RowCounts:
     """Leave out rows read from inputs: the task that wrote them has counted them under the same vertex."""
     read = {vertex: rows for vertex, rows in snapshot.rows.read.items() if vertex not in snapshot.inputs}
-    return RowCounts(read, snapshot.rows.written)
+    return RowCounts(read, snapshot.rows.written, snapshot.rows.rejected)
 
 
 def source_rows(task: Task, rows: RowCounts) -> int:
     """Return the number of rows that the task has read from outside the job."""
     inputs = {edge.id for edge in task.inputs}
     return sum(count for vertex, count in rows.read.items() if vertex not in inputs)
+
+
+def bad_records(task: Task, rows: RowCounts) -> dict[str, int]:
+    """Return the number of bad records of each vertex that looks for them, also if there were none."""
+    return {v.id: rows.rejected.get(v.id, 0) for v in task.vertices if v.on_bad_record is not None}
 
 
 def sink_rows(task: Task, rows: RowCounts) -> int:

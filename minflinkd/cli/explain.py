@@ -115,6 +115,18 @@ def _task(task: Task, told: TaskExplanation | None) -> dict[str, Any]:
 
 
 def _does(vertex: Vertex) -> str:
+    does = _computes(vertex)
+    if vertex.on_bad_record is None:
+        return does
+    from minflinkd.jobgraph.bad_records import letters_to
+    from minflinkd.jobgraph.model import OnBadRecord
+
+    if (sink := letters_to(vertex)) is not None:
+        return f"{does}, sends bad records to {sink}"
+    return f"{does}, {'fails on' if vertex.on_bad_record is OnBadRecord.FAIL else 'drops'} bad records"
+
+
+def _computes(vertex: Vertex) -> str:
     if vertex.source is not None:
         return f"reads {'by ' + vertex.source.python if vertex.source.python else vertex.source.format}"
     if vertex.sink is not None:

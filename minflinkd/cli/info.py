@@ -110,6 +110,9 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
     click.echo(f", the last took {duration(last.end_to_end_duration)}, {size(last.state_size)}" if last else "")
     for sink in job.minflinkd.sinks:
         click.echo(f"Sink {sink.vertex}: {sink.format}, {sink.delivery}{_published(sink)}")
+    if job.minflinkd.bad_records:
+        counts_of = (f"{count:,} of {vertex}" for vertex, count in sorted(job.minflinkd.bad_records.items()))
+        click.echo(f"Bad records: {', '.join(counts_of)}")
     if (standby := job.minflinkd.hot_standby) is not None:
         where = standby.taskmanager_id or "none"
         click.echo(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from minflinkd.diagnosis.facts import JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity
 from minflinkd.diagnosis.words import MINUTE, number, share, span
+from minflinkd.jobgraph.bad_records import letters_to
 from minflinkd.rpc.jobs import TaskDetails
 
 QUIET = 1 * MINUTE  # without a row: worth a word to who looks
@@ -85,6 +86,28 @@ def held_watermark(facts: JobFacts) -> Iterator[Finding]:
             task_manager=task.resource_id or "",
             weight=2.0,  # windows do not fire
         )
+
+
+def rejected_records(facts: JobFacts) -> Iterator[Finding]:
+    """A source cannot parse records, or a vertex rejects them."""
+    for task in facts.running_tasks():
+        for vertex in task.task.vertices:
+            if not (bad := task.rows.rejected.get(vertex.id, 0)):
+                continue
+            sink = letters_to(vertex)
+            yield Finding(
+                code="bad-records",
+                severity=Severity.WARNING,
+                title="Records are bad",
+                sentence=f"{vertex.id} has rejected {number(bad)} records since the job was submitted; "
+                + ("they were dropped" if sink is None else f"they are in what {sink} writes, with what is wrong"),
+                figure=number(bad),
+                do="tell whoever writes them, or mend the vertex; "
+                + ("send them to a sink to see them" if sink is None else f"look at what {sink} writes"),
+                task=task.task.id,
+                task_manager=task.resource_id or "",
+                weight=bad / max(sum(task.rows.read.values()), 1),
+            )
 
 
 def late_rows(facts: JobFacts) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     inputs.held_watermark,
     inputs.silent_sources,
     inputs.late_rows,
+    inputs.rejected_records,
     state.grows_without_end,
     throughput.stuck_micro_batch,
     throughput.source_slow,

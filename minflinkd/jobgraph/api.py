@@ -42,6 +42,7 @@ class VertexSettings(TypedDict, total=False):
     parallelism: int
     slot_sharing_group: str
     watermark: tuple[str, str]  # column, delay: how late rows may come
+    on_bad_record: str | Mapping[str, str]  # `fail`, `drop`, or `{"to": "bad"}`: a sink that `add` has added
 
 
 class JobSettings(TypedDict, total=False):

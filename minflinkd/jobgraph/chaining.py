@@ -1,6 +1,7 @@
 """Turns vertices into tasks (J5, J6): what is connected and can run as one Spark query becomes one task.
 
 A task ends at sinks or at one exchange. Everything at its end reads the same vertex, so a micro-batch is computed once.
+Sinks of bad records are no ends: they belong to the task of the vertices that send them.
 An edge is cut if the graph says so, or if one query would otherwise have to end at two vertices.
 """
 
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from minflinkd.jobgraph.bad_records import check_senders, senders
 from minflinkd.jobgraph.faults import Faults, at, show, vertex_path
 from minflinkd.jobgraph.model import JobGraph, OutputMode, Task, Vertex
 from minflinkd.jobgraph.topology import connected_parts, topological_order
@@ -26,7 +28,7 @@ def chain(graph: JobGraph) -> tuple[Task, ...]:
     """
     vertices = topological_order(graph.vertices)
     cut = cut_edges(graph)
-    parts = _parts(vertices, cut)
+    parts = _with_dead_letters(_parts(vertices, cut))
     owner = {vertex.id: TaskId(part[0].id) for part in parts for vertex in part}
     readers: dict[TaskId, set[TaskId]] = {}
     for upstream, downstream in cut:
@@ -139,11 +141,28 @@ def _parts(vertices: tuple[Vertex, ...], cut: frozenset[Edge]) -> list[tuple[Ver
     return [tuple(whole[v.id] for v in part) for part in connected_parts(without)]
 
 
+def _with_dead_letters(parts: list[tuple[Vertex, ...]]) -> list[tuple[Vertex, ...]]:
+    """Return the parts with each sink of bad records at the end of the part of those that send them."""
+    feeds = senders(vertex for part in parts for vertex in part)
+    single = {part[0].id: part[0] for part in parts if part[0].id in feeds}
+    found = []
+    for part in parts:
+        if part[0].id not in single:
+            own = {vertex.id for vertex in part}
+            found.append((*part, *(sink for name, sink in single.items() if feeds[name][0] in own)))
+    return found
+
+
 def check_exchanges(graph: JobGraph, faults: Faults) -> None:
-    """Check settings of edges that are no exchanges, and settings that the readers of one exchange do not agree on."""
+    """Check settings of edges that are no exchanges, what the readers of one exchange do not agree on, and bad records.
+
+    Bad records of several tasks cannot go to one sink.
+    """
     if faults.touch("vertices"):
         return  # if an edge is missing or wrong, the ends of the tasks mean nothing
     cut = cut_edges(graph)
+    parts = _parts(topological_order(graph.vertices), cut)
+    check_senders(senders(graph.vertices), {vertex.id: part[0].id for part in parts for vertex in part}, faults)
     asked: dict[VertexId, tuple[OutputMode, VertexId]] = {}
     for vertex in graph.vertices:
         _check_complete(graph, vertex, cut, faults)

@@ -37,6 +37,13 @@ class Delivery(StrEnum):
     AT_LEAST_ONCE = "at-least-once"
 
 
+class OnBadRecord(StrEnum):
+    """What happens to a record that a source cannot parse, or that a vertex rejects."""
+
+    FAIL = "fail"  # the job fails, and reads it again after its restart
+    DROP = "drop"  # it is counted
+
+
 class Isolation(StrEnum):
     SESSION = "session"  # many jobs share TaskManagers
     JOB = "job"  # TaskManagers of its own
@@ -86,6 +93,12 @@ class Watermark(Struct, frozen=True):
     delay: str
 
 
+class DeadLetters(Struct, frozen=True):
+    """Bad records become rows of a sink of their own."""
+
+    to: VertexId
+
+
 class Source(Struct, frozen=True):
     """Any format of Spark's readStream, or a Python function that returns a streaming DataFrame."""
 
@@ -126,6 +139,7 @@ class Vertex(Struct, frozen=True):
     sink: Sink | None = None
     watermark: Watermark | None = None
     output_mode: OutputMode | None = None  # of a sink: what it writes of the result; None: what fits the operator
+    on_bad_record: DeadLetters | OnBadRecord | None = None  # None: the vertex has no notion of them
     slot_sharing_group: str = "default"
 
     @property
@@ -232,11 +246,18 @@ class Task(Struct, frozen=True):
     @property
     def end(self) -> VertexId:
         """The vertex that everything at the end of the task reads."""
-        return self.sinks[0].inputs[0].id if self.sinks else self.vertices[-1].id
+        if results := self.result_sinks:
+            return results[0].inputs[0].id
+        return next(v.id for v in reversed(self.vertices) if v.sink is None)
 
     @property
     def sinks(self) -> tuple[Vertex, ...]:
         return tuple(v for v in self.vertices if v.sink is not None)
+
+    @property
+    def result_sinks(self) -> tuple[Vertex, ...]:
+        """Those that write what the task computes; the others write its bad records."""
+        return tuple(v for v in self.sinks if v.inputs)
 
 
 _encoder = msgspec.json.Encoder(enc_hook=encode_unit)

@@ -96,8 +96,8 @@ class Reader:
         origin, args = get_origin(kind), get_args(kind)
         if kind is Any:
             return value
-        if origin is types.UnionType:  # `X | None` or `X | str | None`, and the value is not None
-            return self.value(str if str in args and isinstance(value, str) else args[0], value, path)
+        if origin is types.UnionType:  # the value is not None
+            return self.value(_meant_by(args, value), value, path)
         if origin is tuple:
             return self._vertices(value, path) if args[0] is Vertex else self._list(args[0], value, path)
         if origin is dict:
@@ -171,6 +171,15 @@ class Reader:
         except (msgspec.ValidationError, InvalidUnit, ValueError):
             self._faults.add(path, f"{show(value)} is not {_describe(kind)}", partial(_choice, plain, value))
             return WRONG
+
+
+def _meant_by(kinds: tuple[Any, ...], value: object) -> Any:
+    """Return which type of a union a value is meant to have. The first one is a mapping if there are several."""
+    if not isinstance(value, Mapping):
+        for kind in kinds:
+            if (kind is str and isinstance(value, str)) or (isinstance(kind, type) and issubclass(kind, Enum)):
+                return kind
+    return kinds[0]
 
 
 def _duration(value: object) -> Duration:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import PurePath
 
 from minflinkd.jobgraph import delivery, formats, params, table_sinks
+from minflinkd.jobgraph.bad_records import check_bad_records, senders
 from minflinkd.jobgraph.faults import Faults, at, meant, nearest, show, vertex_path
 from minflinkd.jobgraph.libraries import ARTIFACT_SUFFIXES, PROTECTED_MODULES
 from minflinkd.jobgraph.model import (
@@ -39,8 +40,11 @@ def check_job(graph: JobGraph, faults: Faults) -> None:
     _check_checkpointing(graph, faults)
     _check_artifacts(graph.artifacts, faults)
     _check_ids(graph, faults)
+    dead_letters = senders(graph.vertices)
     for vertex in graph.vertices:
         _check_vertex(graph, vertex, faults)
+        _check_inputs(vertex, vertex_path(vertex.id), faults, is_fed=vertex.id in dead_letters)
+    check_bad_records(graph, faults)
 
 
 def _check_settings(graph: JobGraph, faults: Faults) -> None:
@@ -138,7 +142,6 @@ def _check_vertex(graph: JobGraph, vertex: Vertex, faults: Faults) -> None:
     elif not given and not any(faults.touch(at(path, kind)) for kind in _KINDS):
         faults.add(path, "the vertex does nothing", f"give it one of {', '.join(_KINDS)}")
     _check_parallelism(graph, vertex, path, faults)
-    _check_inputs(vertex, path, faults)
     _check_params(graph, vertex, path, faults)
     if vertex.source is not None:
         _check_source(graph, vertex.source, at(path, "source"), faults)
@@ -162,13 +165,14 @@ def _check_parallelism(graph: JobGraph, vertex: Vertex, path: str, faults: Fault
         faults.add(at(path, "parallelism"), problem)
 
 
-def _check_inputs(vertex: Vertex, path: str, faults: Faults) -> None:
+def _check_inputs(vertex: Vertex, path: str, faults: Faults, *, is_fed: bool) -> None:
+    """`is_fed`: it gets bad records, and needs no inputs."""
     inputs = at(path, "inputs")
     if vertex.kind == "source" and vertex.inputs:
         faults.add(inputs, "a source has no inputs", "make it a sql or python vertex, or leave the inputs out")
     elif vertex.kind in ("sql", "python") and not vertex.inputs and not faults.touch(inputs):
         faults.add(path, f"the {vertex.kind} vertex has no inputs", "inputs: [<ids of the vertices that it reads>]")
-    elif vertex.kind == "sink" and not vertex.inputs and not faults.touch(inputs):
+    elif vertex.kind == "sink" and not vertex.inputs and not is_fed and not faults.touch(inputs):
         faults.add(path, "the sink has no input", "inputs: [<id of the vertex that it writes>]")
     elif vertex.kind == "sink" and len(vertex.inputs) > 1:
         faults.add(inputs, f"a sink has one input, not {len(vertex.inputs)}", "unite them in a sql vertex before it")

@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+from minflinkd.jobgraph.bad_records import senders
 from minflinkd.jobgraph.faults import Faults, at, meant, nearest, vertex_path
 from minflinkd.jobgraph.model import JobGraph, Vertex
 
@@ -24,7 +25,8 @@ def check_topology(graph: JobGraph, faults: Faults) -> None:
         return
     consumed = _check_edges(graph, faults)
     # A vertex with forgotten inputs is most likely the one that this vertex should lead to.
-    forgotten = any(not v.inputs and v.kind not in ("source", "nothing") for v in graph.vertices)
+    fed = senders(graph.vertices)
+    forgotten = any(not v.inputs and v.kind not in ("source", "nothing") and v.id not in fed for v in graph.vertices)
     for vertex in () if forgotten else graph.vertices:
         path = vertex_path(vertex.id)
         if vertex.id not in consumed and vertex.kind not in ("sink", "nothing") and not faults.touch(f"{path}.sink"):

@@ -353,6 +353,15 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
             if (now := value(task)) is not None:
                 family.add_metric([job, task.task_id], now)
         yield family
+    bad = GaugeMetricFamily(
+        "minflinkd_task_bad_records",
+        "Records that a source could not parse, or that a vertex rejected.",
+        labels=["job", "task", "vertex"],
+    )
+    for job, task in samples:
+        for vertex, count in sorted(task.bad_records.items()):
+            bad.add_metric([job, task.task_id, vertex], count)
+    yield bad
     offsets = GaugeMetricFamily(
         "minflinkd_source_offset",
         "Position of a source after the last micro-batch: the numbers in Spark's offset.",

@@ -46,6 +46,7 @@ class TaskSample(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     watermark: float | None  # seconds since 1970
     offsets: dict[tuple[str, str], float] = {}  # (source, part of its offset) -> its number
+    bad_records: dict[str, int] = {}  # by the vertex that found them
     output_backlog: int = 0  # bytes
     backpressured: bool = False
     backpressured_time: float = 0.0

@@ -6,7 +6,7 @@ from typing import Literal
 
 from aiohttp import web
 
-from minflinkd.checkpoint.row_counts import sink_rows, source_rows
+from minflinkd.checkpoint.row_counts import bad_records, sink_rows, source_rows
 from minflinkd.jobgraph.delivery import delivery_in, stages
 from minflinkd.jobgraph.model import RestartStrategy, Vertex
 from minflinkd.rest import route
@@ -219,6 +219,9 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
             waiting=details.waiting,
             hot_standby=None if details.hot_standby is None else _standby_info(details.hot_standby),
             sinks=tuple(_sink_info(details, vertex) for vertex in graph.vertices if vertex.sink is not None),
+            bad_records={
+                vertex: count for task in details.tasks for vertex, count in bad_records(task.task, task.rows).items()
+            },
             owner=details.owner,
         ),
     )

@@ -13,6 +13,7 @@ import msgspec
 from minflinkd.checkpoint.causes import FailureCause, Refusal
 from minflinkd.checkpoint.messages import GetCheckpoints
 from minflinkd.checkpoint.offsets import value
+from minflinkd.checkpoint.row_counts import bad_records
 from minflinkd.checkpoint.statistics import CheckpointStatistics, summary
 from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
 from minflinkd.rest.backend import Backend
@@ -133,6 +134,7 @@ def _task_sample(details: TaskDetails) -> TaskSample:
         task_id=details.task.id,
         rows_in=sum(details.rows.read.values()),
         rows_out=sum(details.rows.written.values()),
+        bad_records=bad_records(details.task, details.rows),
         batch_duration=metrics.batch_ms / 1000,
         state_rows=metrics.state_rows,
         state_bytes=metrics.state_bytes,

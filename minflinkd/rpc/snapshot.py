@@ -28,13 +28,16 @@ class StateFile(msgspec.Struct, frozen=True):
 
 
 class RowCounts(msgspec.Struct, frozen=True):
-    """Rows that a task has read and written, by vertex."""
+    """Rows that a task has read, written and rejected, by vertex."""
 
     read: dict[str, int] = {}  # by source, or by the vertex of another task that it reads through an exchange
     written: dict[str, int] = {}  # by sink; rows written to the task's exchange, by the task's last vertex
+    rejected: dict[str, int] = {}  # bad records, by the vertex that found them
 
     def __add__(self, other: RowCounts) -> RowCounts:
-        return RowCounts(_sums(self.read, other.read), _sums(self.written, other.written))
+        return RowCounts(
+            _sums(self.read, other.read), _sums(self.written, other.written), _sums(self.rejected, other.rejected)
+        )
 
 
 NO_ROWS = RowCounts()

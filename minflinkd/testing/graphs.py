@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from minflinkd.jobgraph.bad_records import senders
 from minflinkd.jobgraph.delivery import delivery_of, refused_mode
 from minflinkd.jobgraph.faults import GraphFault, meant
 from minflinkd.jobgraph.model import (
@@ -80,10 +81,11 @@ def under_test(
 
     `schemas`, `places`: of the sources, and where their rows are. `marks`: watermarks that sources have set themselves.
     """
-    vertices = tuple(_replaced(vertex, schemas, places, parallelism, marks) for vertex in graph.vertices)
+    vertices = [_replaced(vertex, schemas, places, parallelism, marks) for vertex in graph.vertices]
+    fed = senders(vertices)
     return replace(
         graph,
-        vertices=vertices,
+        vertices=tuple(vertex for vertex in vertices if vertex.sink is None or vertex.inputs or vertex.id in fed),
         mode=RuntimeMode.STREAMING,  # it ends when the test says so
         parallelism=parallelism,
         min_parallelism=1,
@@ -108,7 +110,8 @@ def _replaced(
             schema=schemas[vertex.id],
             options={"maxFilesPerTrigger": "1"},  # one feed, one micro-batch
         )
-        return replace(vertex, source=source, watermark=vertex.watermark or marks.get(vertex.id))
+        watermark = vertex.watermark or marks.get(vertex.id)
+        return replace(vertex, source=source, watermark=watermark, on_bad_record=None)  # a test gives good rows
     if vertex.sink is None:
         return vertex
     kept = Sink(python=KEEPS, delivery=Delivery.EXACTLY_ONCE, partition_by=vertex.sink.partition_by)

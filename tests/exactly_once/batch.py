@@ -13,11 +13,13 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+from minflinkd.jobgraph.bad_records import CORRUPT, ERROR, letters_to
 from minflinkd.jobgraph.document import read_job_file
 from minflinkd.jobgraph.formats import TABLE_FORMATS
 from minflinkd.jobgraph.model import JobGraph, Sink, Vertex
@@ -78,29 +80,49 @@ def of_the_batch(sink: Sink) -> Sink:
 
 def _run_job(spark: Any, graph: JobGraph, output: Path) -> None:
     frames: dict[str, Any] = {}
-    for vertex in topological_order(graph.vertices):
+    letters: dict[str, list[Any]] = {}
+    sinks_last = sorted(topological_order(graph.vertices), key=lambda vertex: vertex.sink is not None)
+    for vertex in sinks_last:
         vertex = resolve(vertex, graph.params)
         inputs = {edge.id: frames[edge.id] for edge in vertex.inputs}
         if (sink := vertex.sink) is not None:
-            (frame,) = inputs.values()
+            (frame,) = inputs.values() or [reduce(lambda one, other: one.unionAll(other), letters[vertex.id])]
             format = of_the_batch(sink).format
             target = sink.path or output / vertex.id
             frame.write.partitionBy(*sink.partition_by).mode("overwrite").format(format).save(str(target))
         else:
-            frames[vertex.id] = _frame(spark, vertex, inputs, graph.params)
+            frame = _frame(spark, vertex, inputs, graph.params)
+            if (bad := letters_to(vertex)) is not None:
+                frame, rejected = _divided(vertex, frame)
+                letters.setdefault(bad, []).append(rejected)
+            frames[vertex.id] = frame
 
 
 def _frame(spark: Any, vertex: Vertex, inputs: dict[str, Any], params: dict[str, Any]) -> Any:
     if (source := vertex.source) is not None:
         if source.python is not None:
             return _function(source.python)(spark, params)
-        return spark.read.format(source.format).schema(source.schema).load(source.path)
+        corrupt = f", {CORRUPT} STRING" if vertex.on_bad_record is not None else ""
+        return spark.read.format(source.format).schema(source.schema + corrupt).load(source.path)
     if vertex.sql is not None:
         for name, frame in inputs.items():
             frame.createOrReplaceTempView(name)
         return spark.sql(vertex.sql)
     assert vertex.python is not None
     return _function(vertex.python)(inputs, params)
+
+
+def _divided(vertex: Vertex, frame: Any) -> tuple[Any, Any]:
+    """Return the good rows, and what is compared of the bad ones."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    column = ERROR if vertex.source is None else CORRUPT
+    others = F.struct(*[name for name in frame.columns if name != column])
+    bad = frame.cache().where(F.col(column).isNotNull())  # Spark wants more than that column to be read
+    return frame.where(F.col(column).isNull()).drop(column), bad.select(
+        F.lit(vertex.id).alias("vertex"),
+        F.to_json(others).alias("record") if vertex.source is None else F.col(column).alias("record"),
+    )
 
 
 def _function(reference: str) -> Any:

@@ -16,6 +16,7 @@ EVENTS = "events"  # file i holds minute i
 OTHERS = "others"  # the same, with other events
 REPEATED = "repeated"  # events, and again as many of the last three minutes, drawn at random
 PAUSING = "pausing"  # nothing for a while, then all that was missing
+SPOILT = "spoilt"  # events, some of which no source with their schema can parse
 FLIGHTS, WEATHER = "flights", "weather"  # file i holds day i of 2013
 
 
@@ -25,6 +26,7 @@ def write_inputs(base: Path, files: int, *, rows: int = 60) -> None:
     write_files(base / EVENTS, events)
     write_files(base / OTHERS, [_minute(i, rows // 2, random.Random(-1 - i)) for i in range(files)])
     write_files(base / PAUSING, _pausing([_minute(i, rows // 2, random.Random(files + i)) for i in range(files)]))
+    write_files(base / SPOILT, (map(_spoilt, minute) for minute in events))
     write_files(base / REPEATED, [_repeating(events, i, random.Random(i)) for i in range(files)])
     _write_days(base, min(files, 365))
 
@@ -50,6 +52,10 @@ def _minute(i: int, rows: int, rng: random.Random) -> list[dict[str, Any]]:
         }
         for n in range(rows)
     ]
+
+
+def _spoilt(event: dict[str, Any]) -> dict[str, Any]:
+    return event | {"v": f"x{event['v']}"} if event["id"] % 9 == 4 else event
 
 
 def _pausing(minutes: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:

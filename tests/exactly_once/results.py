@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,15 @@ from tests.lakes import Delta, read_iceberg
 Row = tuple[tuple[str, Any], ...]
 
 
-def read_sink(sink: Sink, directory: Path) -> Counter[Row]:
-    """Return the rows, each as often as it occurs."""
+def read_sink(sink: Sink, directory: Path, columns: Sequence[str] | None = None) -> Counter[Row]:
+    """Return the rows, each as often as it occurs. `columns`: of files, which of them; None: all."""
     if sink.format == "delta":
         return _counted(Delta(directory.parent).rows(directory.name))
     if sink.format == "iceberg":
         return _counted(read_iceberg(sink))
     partitioning = "hive" if sink.partition_by else None
     found = pyarrow.dataset.dataset(directory, format=sink.format, partitioning=partitioning)
-    return _counted(found.to_table().to_pylist())
+    return _counted(found.to_table(columns=columns and list(columns)).to_pylist())
 
 
 def _counted(rows: Iterable[Mapping[str, Any]]) -> Counter[Row]:

@@ -24,6 +24,7 @@ JOBS = (
     "union",
     "two_sinks",
     "tables",
+    "rejects",
 )
 EXCHANGING = ("windows_exchange", "diamond", "branches")
 LOOSE = "at_least_once"

@@ -190,3 +190,19 @@ def test_a_job_of_python_runs_as_one_of_a_file(minflinkd_job: StartJob) -> None:
     under_test.assert_rows("sums", [{"at": "2026-01-01T00:00", "n": 2}])
     with pytest.raises(AssertionError, match="- at=2026-01-01T00:00:00, n=3"):
         under_test.assert_rows("out", [{"at": "2026-01-01T00:00", "n": 3}])
+
+
+def test_rows_that_a_vertex_rejects_are_at_their_sink(minflinkd_job: StartJob) -> None:
+    """As in production, with what is wrong with them (K7)."""
+    job = Job("prices")
+    rows = job.source("rows", format="json", path="/nowhere", schema="price DOUBLE", on_bad_record={"to": "broken"})
+    query = "SELECT *, IF(price < 0, 'negative', NULL) AS _error FROM rows"
+    checked = job.sql("checked", query, inputs=[rows], on_bad_record={"to": "bad"})
+    checked.sink("out", format="parquet", path="/nowhere/out")
+    for name in ("bad", "broken"):
+        job.add(name, {"sink": {"format": "json", "path": f"/nowhere/{name}"}})
+    running = minflinkd_job(job)
+    running.feed("rows", {"price": 1.0}, {"price": -2.0})
+    running.checkpoint()
+    running.assert_rows("out", [{"price": 1.0}])
+    running.assert_rows("bad", [{"vertex": "checked", "error": "negative", "record": '{"price":-2.0}'}])

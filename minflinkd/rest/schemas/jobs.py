@@ -260,6 +260,7 @@ class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     waiting: tuple[str, ...] = ()  # why the job does not have all its slots yet
     hot_standby: HotStandbyInfo | None = None  # null: the job does not ask for one
     sinks: tuple[SinkInfo, ...] = ()
+    bad_records: dict[str, int] = {}  # since its submission, of each vertex with `on-bad-record`
     owner: str = ""  # who has submitted it; empty: not known
 
 

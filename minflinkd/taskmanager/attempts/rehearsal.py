@@ -49,7 +49,7 @@ def rehearsed(standby: StandbyTask, directory: Path) -> StandbyTask:
     job's own, and left alone.
     """
     vertices = tuple(_without_effect(vertex, directory) for vertex in standby.task.vertices)
-    if not standby.task.sinks:
+    if not standby.task.result_sinks:
         vertices = (*vertices, Vertex(id=END, inputs=(Input(id=standby.task.end),), sink=NOWHERE))
     snapshot = replace(standby.restore.snapshot, transactions=())
     return replace(

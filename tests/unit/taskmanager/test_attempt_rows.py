@@ -15,7 +15,7 @@ def test_the_rows_of_a_cut_are_those_up_to_its_micro_batch() -> None:
     """The next attempt processes what comes after the cut again, and counts it then."""
     rows = AttemptRows()
     for epoch in (7, 8, 9):
-        rows.wrote(epoch, {"out": 1})
+        rows.wrote(epoch, RowCounts(written={"out": 1}))
         rows.has_read(epoch, {"a": 10, "b": epoch})
     assert rows.at(8) == RowCounts(read={"a": 20, "b": 15}, written={"out": 2})
     assert rows.at(LAST) == RowCounts(read={"a": 30, "b": 24}, written={"out": 3})
@@ -26,7 +26,7 @@ def test_what_spark_has_not_reported_is_awaited_only_of_the_attempts_own_micro_b
     """A restored attempt may be cut before its first micro-batch, or after one that a repartition made."""
     rows = AttemptRows()
     assert not rows.is_awaited(4)
-    rows.wrote(5, {"out": 1})
+    rows.wrote(5, RowCounts(written={"out": 1}))
     assert not rows.is_awaited(4)
     assert rows.is_awaited(5)
     rows.has_read(5, {"a": 3})
@@ -43,7 +43,7 @@ def test_a_report_that_is_seen_twice_counts_once() -> None:
 def test_totals_go_on_when_old_micro_batches_are_forgotten() -> None:
     rows = AttemptRows()
     for epoch in range(3 * KEPT):
-        rows.wrote(epoch, {"out": 2})
+        rows.wrote(epoch, RowCounts(written={"out": 2}))
     assert rows.at(LAST).written == {"out": 6 * KEPT}
     assert rows.at(3 * KEPT - 2).written == {"out": 6 * KEPT - 2}
 

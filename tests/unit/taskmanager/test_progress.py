@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minflinkd.rpc.messages import TaskMetrics
+from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
 from minflinkd.taskmanager.session.query.progress import Progress
@@ -47,7 +48,7 @@ class Attempt:
         sources = [{"startOffset": start, "endOffset": end} for start, end in offsets]
         value = {"batchId": number, "numInputRows": rows, "sources": sources, "durationMs": {"addBatch": 1}}
         self.query.reports.append(Report(value))
-        self.progress.finished(number, {})
+        self.progress.finished(number, RowCounts(written={}))
         self.progress.report(self.query, NAMES, 0, exchanges=TOTALS)
         return self.told[-1]
 
@@ -79,8 +80,8 @@ def test_an_exchange_is_further_also_with_nothing_but_a_watermark() -> None:
 def test_rows_out_are_those_of_the_micro_batches_that_spark_has_reported() -> None:
     """A micro-batch may finish while the reports are read. Its rows would come without it."""
     attempt = Attempt()
-    attempt.progress.finished(0, {"out": 3})
-    attempt.progress.finished(1, {"out": 3})
+    attempt.progress.finished(0, RowCounts(written={"out": 3}))
+    attempt.progress.finished(1, RowCounts(written={"out": 3}))
     report = {"batchId": 0, "numInputRows": 5, "sources": [], "durationMs": {"addBatch": 1}}
     attempt.query.reports.append(Report(report))
     attempt.progress.report(attempt.query, NAMES, 0)

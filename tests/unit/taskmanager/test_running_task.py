@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 
 from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Source, Task, Vertex
 from minflinkd.rpc.messages import JobContext, TaskMetrics
+from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AttemptId, JobId, TaskId, VertexId
 from minflinkd.taskmanager.child.protocol import RunTask
@@ -106,7 +107,7 @@ def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
         plan=Plan(spark=None, source_names={0: "numbers"}),  # type: ignore[arg-type]
         code=NO_CODE,
         sinks=SimpleNamespace(
-            write=lambda frame, epoch, tasks: {"out": 10},
+            write=lambda frame, epoch, tasks: RowCounts(written={"out": 10}),
             ledgers=(),
             commit=lambda _, batch: told.committed.append(batch),
         ),

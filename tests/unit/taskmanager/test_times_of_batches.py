@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from minflinkd.rpc.messages import BatchWork, Spent, TaskMetrics, TaskPartitions
+from minflinkd.rpc.snapshot import NO_ROWS
 from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
 from minflinkd.taskmanager.session.query import progress
 from minflinkd.taskmanager.session.query.metrics import advance, with_times
@@ -89,7 +90,7 @@ def test_a_micro_batch_that_runs_for_long_is_told_and_forgotten_when_it_ends(mon
     attempt.report(Query(), {}, 0)
     [one] = found
     assert one.batch_since_ms is not None
-    attempt.finished(0, {})
+    attempt.finished(0, NO_ROWS)
     attempt.report(Query(), {}, 0)
     assert found[-1].batch_since_ms is None
 

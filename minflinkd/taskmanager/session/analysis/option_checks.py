@@ -71,9 +71,10 @@ def check(session: Session, plan: Plan, job: JobContext, task: Task) -> None:
         path = f"vertices.{vertex.id}"
         if any(f"{other}.".startswith(f"{path}.") for other in at_fault):
             continue
-        if plan.frame is None or vertex.sink is None or not vertex.sink.options:
+        rows = plan.rows_for(vertex)
+        if rows is None or vertex.sink is None or not vertex.sink.options:
             continue
-        writing = _Writing(session, plan.frame, vertex.sink)
+        writing = _Writing(session, rows, vertex.sink)
         plan.faults += refused_options(f"{path}.sink", vertex.sink.options, writing.attempt)
 
 

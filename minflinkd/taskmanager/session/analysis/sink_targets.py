@@ -59,11 +59,12 @@ def faults(session: Session, plan: Plan) -> Iterator[GraphFault]:
                 yield GraphFault(path=f"{path}.path", problem=problem, hint=hint)
         elif vertex.sink.format in TABLE_FORMATS:
             told = any(f"{fault.path}.".startswith(f"vertices.{vertex.id}.") for fault in plan.faults)
-            if plan.frame is not None and not told and (found := _table(plan.frame, vertex.sink)) is not None:
+            rows = plan.rows_for(vertex)
+            if rows is not None and not told and (found := _table(rows, vertex.sink)) is not None:
                 yield GraphFault(path=path, problem=found[0], hint=found[1])
         elif vertex.sink.format == "jdbc":
             told = any(f"{fault.path}.".startswith(f"vertices.{vertex.id}.") for fault in plan.faults)
-            if (found := _database(session, vertex.sink, None if told else plan.frame)) is not None:
+            if (found := _database(session, vertex.sink, None if told else plan.rows_for(vertex))) is not None:
                 yield GraphFault(path=path, problem=found[0], hint=found[1])
 
 

@@ -7,13 +7,14 @@ task and starts nothing.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from minflinkd.jobgraph.bad_records import letters_to
 from minflinkd.jobgraph.faults import GraphFault, nearest
 from minflinkd.jobgraph.model import Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
@@ -24,7 +25,7 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.code.libraries import JobCode
 from minflinkd.taskmanager.session.exchange.reading import ExchangeSource
 from minflinkd.taskmanager.session.exchange.writing import not_storable
-from minflinkd.taskmanager.session.plan import watermarks
+from minflinkd.taskmanager.session.plan import bad_records, watermarks
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import check_code, check_rows
 from minflinkd.taskmanager.session.plan.streamable import choose_output_mode
@@ -73,7 +74,7 @@ def _build(
         if vertex is None:
             continue
         if vertex.sink is None:
-            _build_vertex(plan, task, vertex, job, code)
+            _build_vertex(session, plan, task, vertex, job, code)
             continue
         plan.sinks += (vertex,)
         if vertex.sink.python is not None:
@@ -85,9 +86,11 @@ def _build(
         path, names = f"vertices.{task.end}", ", ".join(columns)
         problem = f"columns that other tasks read cannot be stored: {names}"
         plan.faults.append(GraphFault(path=path, problem=problem, hint="cast it, or leave it out"))
-    for sink in plan.sinks if plan.frame is not None else ():
-        _attempt(plan, f"vertices.{sink.id}.sink", lambda sink=sink.sink: check_rows(session, sink, plan.frame))  # type: ignore
+    for sink in plan.sinks:
+        if sink.sink is not None and (rows := plan.rows_for(sink)) is not None:
+            _attempt(plan, f"vertices.{sink.id}.sink", partial(check_rows, session, sink.sink, rows))
     if plan.frame is not None:
+        plan.faults.extend(_sent_twice(session, plan, task))
         choose_output_mode(session, plan, task)
         plan.operators = operators.nodes(session, plan.frame)
         if plan.keeps_state:
@@ -127,8 +130,22 @@ def _attempt(plan: Plan, path: str, action: Callable[[], Any]) -> Any:
         return None
 
 
-def _build_vertex(plan: Plan, task: Task, vertex: Vertex, job: JobContext, code: JobCode) -> None:
-    path = f"vertices.{vertex.id}"
+def _sent_twice(session: Session, plan: Plan, task: Task) -> Iterator[GraphFault]:
+    """Yield the vertices whose bad records would go to their sink twice, as the task computes them twice."""
+    senders = [vertex.id for vertex in task.vertices if letters_to(vertex) is not None]
+    if senders and plan.frame is not None:
+        times = operators.reads(session, plan.frame)
+        for vertex in senders:
+            if times[vertex] > 1:
+                problem = f"the task reads {vertex} {times[vertex]} times, so each bad record would be sent as often"
+                hint = (
+                    f"read it through an exchange: inputs: [{{id: {vertex}, exchange: true}}]; or on-bad-record: drop"
+                )
+                yield GraphFault(path=f"vertices.{vertex}.on-bad-record", problem=problem, hint=hint)
+
+
+def _build_vertex(session: Session, plan: Plan, task: Task, vertex: Vertex, job: JobContext, code: JobCode) -> None:
+    path, rejects = f"vertices.{vertex.id}", vertex.on_bad_record is not None
     inputs: dict[str, DataFrame] = {}
     for edge in vertex.inputs:
         if edge.id not in plan.frames:
@@ -136,9 +153,9 @@ def _build_vertex(plan: Plan, task: Task, vertex: Vertex, job: JobContext, code:
         inputs[edge.id] = plan.frames[edge.id]
     if vertex.source is not None:
         source, path = vertex.source, f"{path}.source"
-        frame = _attempt(plan, path, lambda: _source(plan.spark, source, job.params, code))
+        frame = _attempt(plan, path, lambda: _source(plan.spark, vertex, source, job.params, code))
         if frame is None and any(fault.path == path for fault in plan.faults):
-            frame = _stand_in(plan.spark, source)
+            frame, rejects = _stand_in(plan.spark, source), False
             if frame is None:
                 return
     elif vertex.sql is not None:
@@ -165,6 +182,13 @@ def _build_vertex(plan: Plan, task: Task, vertex: Vertex, job: JobContext, code:
             GraphFault(path=path, problem="the DataFrame is not a streaming one", hint="read it with spark.readStream")
         )
         return
+    if rejects:
+        given = frame
+        frame = _attempt(
+            plan, f"vertices.{vertex.id}.on-bad-record", lambda: bad_records.good_rows(session, vertex, given)
+        )
+        if frame is None:
+            return
     plan.computed[vertex.id] = frame
     if vertex.watermark is not None:
         watermark = vertex.watermark
@@ -177,9 +201,11 @@ def _build_vertex(plan: Plan, task: Task, vertex: Vertex, job: JobContext, code:
     plan.frames[vertex.id] = operators.mark(frame, vertex.id)
 
 
-def _source(spark: SparkSession, source: Source, params: dict[str, Any], code: JobCode) -> Any:
+def _source(spark: SparkSession, vertex: Vertex, source: Source, params: dict[str, Any], code: JobCode) -> Any:
     if source.python is not None:
         return code.function(source.python)(spark, dict(params))
+    if vertex.on_bad_record is not None:
+        return bad_records.reader(spark, source).load(source.path)
     reader = spark.readStream.format(source.format).options(**source.options)
     if source.schema is not None:
         reader = reader.schema(source.schema)
@@ -237,7 +263,7 @@ def _missing(name: str, inputs: list[str], known: Collection[str]) -> NotAnInput
 
 def _join_ends(plan: Plan, task: Task) -> None:
     """Set the one frame that all sinks of a task read, and its exchange."""
-    if task.sinks or task.readers:
+    if task.result_sinks or task.readers:
         plan.frame = plan.frames.get(task.end)
     else:
         last = task.vertices[-1].id

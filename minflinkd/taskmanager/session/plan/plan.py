@@ -14,6 +14,7 @@ from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.errors import ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.exchange.reading import ExchangeSource
+from minflinkd.taskmanager.session.plan.bad_records import letters
 
 
 class TaskNotBuilt(MinflinkError):
@@ -40,7 +41,7 @@ class Plan:
     frames: dict[VertexId, DataFrame] = field(default_factory=dict)
     computed: dict[VertexId, DataFrame] = field(default_factory=dict)  # `frames` without the vertex's own watermark
     frame: DataFrame | None = None
-    sinks: tuple[Vertex, ...] = ()  # with the job's params filled in
+    sinks: tuple[Vertex, ...] = ()  # with the job's params filled in; those without inputs get bad records
     output_mode: OutputMode = OutputMode.APPEND
     operators: tuple[PlanNode, ...] = ()
     source_names: dict[int, str] = field(default_factory=dict)  # number of a source -> vertex
@@ -48,6 +49,11 @@ class Plan:
     exchanges: dict[int, VertexId] = field(default_factory=dict)  # line of the offset log -> exchange
     watermarks: dict[VertexId, Any] = field(default_factory=dict)  # input -> key in Spark's watermark tracker
     inputs: list[ExchangeSource] = field(default_factory=list)
+
+    def rows_for(self, sink: Vertex) -> DataFrame | None:
+        """Return a frame with the columns that a sink gets; None if a vertex before it has a fault."""
+        assert sink.sink is not None
+        return self.frame if sink.inputs else letters(self.spark, sink.sink)
 
     def release(self) -> None:
         """Release the exchange sources, once no query of the plan runs or will run. Idempotent."""

@@ -32,7 +32,7 @@ _MODE = re.compile(r"output mode|Detected pattern of possible 'correctness' issu
 
 def choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
     """Set the plan's output mode, or add to its faults why there is none."""
-    asked = {sink.output_mode for sink in task.sinks if sink.output_mode is not None}
+    asked = {sink.output_mode for sink in task.result_sinks if sink.output_mode is not None}
     if task.exchange_mode is not None:
         asked.add(task.exchange_mode)
     if len(asked) > 1:
@@ -47,11 +47,15 @@ def choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
     if asked:
         modes = [next(iter(asked))]
         for other in plan.sinks:  # all sinks of the task get the mode that one of them asks for
-            if other.sink is not None and (refused := refused_mode(other.sink, modes[0])) is not None:
+            if other.inputs and other.sink is not None and (refused := refused_mode(other.sink, modes[0])) is not None:
                 path = f"vertices.{other.id}.output-mode"
                 plan.faults.append(GraphFault(path=path, problem=refused[0], hint=refused[1]))
     else:  # the candidates are the modes that every sink supports; the first one that the query allows is taken
-        modes = [mode for mode in OutputMode if not any(refused_mode(v.sink, mode) for v in plan.sinks if v.sink)]
+        modes = [
+            mode
+            for mode in OutputMode
+            if not any(refused_mode(v.sink, mode) for v in plan.sinks if v.inputs and v.sink)
+        ]
         if task.readers:  # an exchange does not repeat all rows in every micro-batch, unless a reader asks for it
             modes = [mode for mode in modes if mode is not OutputMode.COMPLETE]
     assert plan.frame is not None
@@ -71,8 +75,9 @@ def choose_output_mode(session: Session, plan: Plan, task: Task) -> None:
 
 
 def _mode_path(task: Task) -> str:
-    asking = next((sink.id for sink in task.sinks if sink.output_mode is not None), None)
-    return f"vertices.{asking}.output-mode" if asking else f"vertices.{task.sinks[0].id if task.sinks else task.end}"
+    sinks = task.result_sinks
+    asking = next((sink.id for sink in sinks if sink.output_mode is not None), None)
+    return f"vertices.{asking}.output-mode" if asking else f"vertices.{sinks[0].id if sinks else task.end}"
 
 
 def _mode_hint(problem: ErrorInfo) -> str:

@@ -21,8 +21,9 @@ class AttemptRows:
         self._read: dict[int, RowCounts] = {}  # micro-batch -> the sum up to and including it
         self._written: dict[int, RowCounts] = {}
 
-    def wrote(self, epoch: int, rows: Mapping[str, int]) -> None:
-        _put(self._written, epoch, RowCounts(written=dict(rows)))
+    def wrote(self, epoch: int, rows: RowCounts) -> None:
+        """Record the rows that a micro-batch has written and rejected."""
+        _put(self._written, epoch, rows)
 
     def has_read(self, epoch: int, rows: Mapping[str, int]) -> None:
         """Record the rows that a micro-batch has read. One that is recorded already changes nothing."""

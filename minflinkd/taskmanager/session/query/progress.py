@@ -44,11 +44,11 @@ class Progress:
         with self._lock:
             self._began = time.time()
 
-    def finished(self, epoch: int, rows_out: Mapping[str, int]) -> None:
-        """Record the rows, by vertex, that a finished micro-batch has written."""
+    def finished(self, epoch: int, rows: RowCounts) -> None:
+        """Record the rows that a finished micro-batch has written and rejected."""
         with self._lock:
             self._began = None
-            self._rows.wrote(epoch, rows_out)
+            self._rows.wrote(epoch, rows)
             self._finished_epoch = epoch
 
     def rows_at(self, epoch: int) -> RowCounts:

@@ -5,23 +5,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from minflinkd.jobgraph.api import SinkContext
+from minflinkd.jobgraph.bad_records import senders
 from minflinkd.jobgraph.delivery import delivery_of, key_of
 from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
-from minflinkd.jobgraph.model import Delivery, Vertex
+from minflinkd.jobgraph.model import Delivery, Sink, Vertex
 from minflinkd.rpc.messages import Collected
+from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.storage.publication import SinkTransaction
 from minflinkd.taskmanager.child.protocol import RunTask
 from minflinkd.taskmanager.session.code.libraries import JobCode
+from minflinkd.taskmanager.session.plan.bad_records import read_letters
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import check_code
+from minflinkd.taskmanager.session.sinks import bad_records
 from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink
 from minflinkd.taskmanager.session.sinks.collect import CollectSink
 from minflinkd.taskmanager.session.sinks.databases.jdbc import StagedRows, Staging, UpsertSink
@@ -54,6 +60,20 @@ class NoSuchSink(MinflinkError):
     consequence = Consequence.REFUSED
 
 
+@dataclass(frozen=True)
+class DeadLetters:
+    """The bad records of a task, and the sinks that some of them go to."""
+
+    records: bad_records.BadRecords
+    sinks: Mapping[VertexId, BatchSink]
+    formats: Mapping[VertexId, Sink]
+
+    def rows(self, spark: SparkSession, sink: VertexId, found: bad_records.Found) -> DataFrame | None:
+        """Return the rows that a sink gets of a micro-batch; None if there are none."""
+        there = [found.directories[v] for v in self.records.sinks[sink] if v in found.directories]
+        return read_letters(spark, there, self.formats[sink]) if there else None
+
+
 class TaskSinks:
     """Writes each micro-batch to all sinks of a task.
 
@@ -62,27 +82,25 @@ class TaskSinks:
     after them.
     """
 
-    def __init__(self, sinks: Mapping[VertexId, BatchSink]) -> None:
-        self._sinks = sinks
-        self._persist = len(sinks) != 1 or not all(sink.reads_all for sink in sinks.values())
+    def __init__(self, results: Mapping[VertexId, BatchSink], letters: DeadLetters | None = None) -> None:
+        self._results = results
+        self._letters = letters
+        self._sinks = {**results, **(letters.sinks if letters is not None else {})}
         self._committing = threading.Lock()
-        self.ledgers = [sink.ledger for sink in sinks.values() if sink.ledger is not None]
+        self.ledgers = [sink.ledger for sink in self._sinks.values() if sink.ledger is not None]
 
-    def write(self, frame: DataFrame, epoch: int, *, tasks: int | None = None) -> dict[str, int]:
-        """Write a micro-batch, computed by `tasks` Spark tasks if given. Returns the rows written, by vertex."""
-        if tasks is not None or self._persist:
-            frame = frame.coalesce(tasks or _ALL_PARTITIONS)  # once: of two, Spark drops the first
-        if not self._persist:
-            return _written(self._each(frame, epoch), 0)  # 0 is not used: a sink that reads all rows also counts them
-        frame = frame.persist()
-        try:
-            written = self._each(frame, epoch)
-            return _written(written, _rows(frame))  # also computes what the sinks have not read
-        finally:
-            frame.unpersist()
-
-    def _each(self, frame: DataFrame, epoch: int) -> dict[VertexId, int | None]:
-        return {vertex: sink.write(frame, epoch) for vertex, sink in self._sinks.items()}
+    def write(self, frame: DataFrame, epoch: int, *, tasks: int | None = None) -> RowCounts:
+        """Write a micro-batch, computed by `tasks` Spark tasks if given. Returns the rows written and rejected."""
+        if self._letters is None:
+            return RowCounts(written=_write(self._results, frame, epoch, tasks))
+        spark = frame.sparkSession
+        with self._letters.records.collecting(spark, epoch) as directory:
+            written = _write(self._results, frame, epoch, tasks)
+            found = bad_records.find(directory)
+            for name, sink in self._letters.sinks.items():
+                if rows := self._letters.rows(spark, name, found):
+                    written |= _write({name: sink}, rows, epoch, None)
+        return RowCounts(written=written, rejected=found.counts)
 
     def restore(self, owed: Iterable[SinkTransaction]) -> None:
         """Commit the rows that the restored checkpoint covers, and discard everything else that is staged.
@@ -145,6 +163,25 @@ class TaskSinks:
         return [sink for sink in self._sinks.values() if isinstance(sink, CommittingSink)]
 
 
+def _write(sinks: Mapping[VertexId, BatchSink], frame: DataFrame, epoch: int, tasks: int | None) -> dict[str, int]:
+    """Write the same rows to some sinks. Returns the rows written, by vertex."""
+    persist = len(sinks) != 1 or not all(sink.reads_all for sink in sinks.values())
+    if tasks is not None or persist:
+        frame = frame.coalesce(tasks or _ALL_PARTITIONS)  # once: of two, Spark drops the first
+    if not persist:
+        return _written(_each(sinks, frame, epoch), 0)  # 0 is not used: a sink that reads all rows also counts them
+    frame = frame.persist()
+    try:
+        written = _each(sinks, frame, epoch)
+        return _written(written, _rows(frame))  # also computes what the sinks have not read
+    finally:
+        frame.unpersist()
+
+
+def _each(sinks: Mapping[VertexId, BatchSink], frame: DataFrame, epoch: int) -> dict[VertexId, int | None]:
+    return {vertex: sink.write(frame, epoch) for vertex, sink in sinks.items()}
+
+
 def _written(counted: Mapping[VertexId, int | None], given: int) -> dict[str, int]:
     """Return the rows written by vertex. `given`: the rows of the frame, for sinks that have not counted."""
     return {vertex: given if rows is None else rows for vertex, rows in counted.items()}
@@ -190,8 +227,15 @@ def make_sinks(
 
     Raises UnfitSink, and what importing a python sink raises.
     """
-    sinks = {vertex.id: _make(session, vertex, plan, request, code) for vertex in plan.sinks}
-    return TaskSinks(sinks if exchange is None else {**sinks, request.task.end: exchange})
+    made = {vertex.id: _make(session, vertex, plan, request, code) for vertex in plan.sinks}
+    results = {vertex.id: made[vertex.id] for vertex in plan.sinks if vertex.inputs}
+    if exchange is not None:
+        results[request.task.end] = exchange
+    if all(vertex.on_bad_record is None for vertex in request.task.vertices):
+        return TaskSinks(results)
+    records = bad_records.BadRecords(Path(request.directory) / "bad-records", senders(request.task.vertices))
+    others = {vertex.id: vertex.sink for vertex in plan.sinks if not vertex.inputs and vertex.sink is not None}
+    return TaskSinks(results, DeadLetters(records, {name: made[name] for name in others}, others))
 
 
 def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: JobCode) -> BatchSink:

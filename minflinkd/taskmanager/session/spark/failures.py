@@ -42,6 +42,7 @@ HOPELESS = (
 _PY4J = str(Path(py4j.__file__).parent)
 _PLAN = re.compile(r";\n\s*['+!~A-Z].*", re.DOTALL)  # the plan that Spark prints after its message
 _USER_FILE = re.compile(r"[^\"]*/job_[0-9a-f]{20}/")
+_BAD_RECORD = re.compile(r"\[BAD_RECORD\] (.+)")  # from BadRecords.java
 _OWN_FRAME = re.compile(r'  File "[^"]*/minflinkd_job_code\.py", line .*\n(    .*\n)*')
 
 
@@ -193,6 +194,14 @@ def _spark_failure(text: str, condition: str) -> ErrorInfo:
         trace = in_users_words(trace)
         return ErrorInfo(
             code="user-code", message=lines[-1], consequence=Consequence.RETRYABLE, kind=Kind.JOB, traceback=trace
+        )
+    if (bad := _BAD_RECORD.search(text)) is not None:
+        return ErrorInfo(
+            code="bad-record",
+            message=bad[1].strip(),
+            consequence=Consequence.RETRYABLE,
+            kind=Kind.JOB,
+            hint="correct it where it comes from, or let the vertex drop such records or send them to a sink",
         )
     hopeless = condition.startswith(HOPELESS)
     return ErrorInfo(

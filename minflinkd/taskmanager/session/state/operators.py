@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -43,6 +44,19 @@ _STATEFUL = ("Aggregate", "Distinct", "Deduplicate", "Join", "GlobalLimit", "Fla
 def mark(frame: DataFrame, vertex: VertexId) -> DataFrame:
     """Mark the frame of a vertex, for all plans that read it. Columns can then be qualified by the vertex id."""
     return frame.alias(_MARK + vertex).alias(vertex)
+
+
+def reads(session: Session, frame: DataFrame) -> Counter[str]:
+    """Return how often the query of a frame computes each vertex."""
+    inlined = session.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)
+    return Counter(_marks(inlined.apply(frame._jdf.queryExecution().analyzed())))
+
+
+def _marks(node: Any) -> Iterator[str]:
+    if str(node.nodeName()) == "SubqueryAlias" and (alias := str(node.identifier().name())).startswith(_MARK):
+        yield alias.removeprefix(_MARK)
+    for child in _all(node.children()):
+        yield from _marks(child)
 
 
 def nodes(session: Session, frame: DataFrame) -> tuple[PlanNode, ...]:

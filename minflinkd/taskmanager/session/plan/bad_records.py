@@ -1,0 +1,107 @@
+"""Takes bad records out of a vertex's rows (K7): those that its source cannot parse, or that the vertex itself rejects.
+
+The vertex is left with its good rows, by a filter that is the class `BadRecords` in Java. Asked about a bad row, that
+writes the row to a file of the micro-batch. So a good row costs a comparison with null, and nothing is read twice.
+`sinks.bad_records` collects the files.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+from pyspark.sql.classic.column import _to_java_column, _to_seq
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import StringType, StructType
+
+from minflinkd.jobgraph.bad_records import CORRUPT, ERROR, LETTER, letters_to
+from minflinkd.jobgraph.model import Sink, Source, Vertex
+from minflinkd.runtime.errors import MinflinkError
+from minflinkd.taskmanager.session.spark.session import Session
+
+_COLUMNS: Final = ", ".join(f"{name} {kind}" for name, kind in LETTER.items())
+_FILED: Final = _COLUMNS.replace("time timestamp", "time bigint")  # in the files, times are in microseconds
+_LINES: Final = ("kafka", "text")  # sinks that take a letter as one text
+
+
+class NoErrorColumn(MinflinkError):
+    """A vertex is to reject rows, and does not say which."""
+
+    code = "no-error-column"
+
+
+def reader(spark: SparkSession, source: Source) -> DataStreamReader:
+    """Return the reader of a source that keeps the text of what it cannot parse."""
+    assert source.schema is not None
+    schema = StructType.fromDDL(source.schema)
+    assert isinstance(schema, StructType)
+    if CORRUPT in schema.names:
+        raise NoErrorColumn(f"the schema has a column {CORRUPT}, and on-bad-record adds it", hint="leave it out")
+    options = {**source.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    return spark.readStream.format(source.format).options(**options).schema(schema.add(CORRUPT, StringType()))
+
+
+def good_rows(session: Session, vertex: Vertex, frame: DataFrame) -> DataFrame:
+    """Return the good rows of a vertex that has `on-bad-record`. Raises NoErrorColumn, and what Spark refuses."""
+    source = vertex.source if vertex.source is not None and vertex.source.python is None else None
+    column = ERROR if source is None else CORRUPT
+    if column not in frame.columns or not isinstance(frame.schema[column].dataType, StringType):
+        raise NoErrorColumn(
+            f"on-bad-record needs a column {column} of the type STRING: why a row is bad, null for a good one",
+            hint=f"such as: CASE WHEN price < 0 THEN 'the price is negative' END AS {column}",
+        )
+    bad = F.col(column)
+    rows = F.to_json(F.struct(*[_quoted(name) for name in frame.columns if name != column]))
+    # Of a source, the record itself. The columns stand there as well, or Spark would leave out of the parser which of
+    # them nobody reads, and would not notice that they are wrong.
+    record = rows if source is None else F.coalesce(bad, rows)
+    place = F.lit(None).cast("string") if source is None else F.col("_metadata.file_path")
+    taken = _filter(session, vertex, None if source is None else _parser(session, frame.sparkSession, source))
+    now = F.unix_micros(F.current_timestamp())
+    arguments = (bad, *(F.when(bad.isNotNull(), value) for value in (record, place, now)))
+    return frame.where(bad.isNull() | taken(*arguments)).drop(column)
+
+
+def letters(spark: SparkSession, sink: Sink) -> DataFrame:
+    """Return what a sink of bad records gets, without rows: to check the sink with."""
+    return for_sink(spark.createDataFrame([], _COLUMNS), sink)
+
+
+def read_letters(spark: SparkSession, directories: list[str], sink: Sink) -> DataFrame:
+    """Return the bad records that are in these directories as rows for a sink."""
+    found = spark.read.schema(_FILED).json(directories)
+    return for_sink(found.withColumn("time", F.timestamp_micros("time")), sink)
+
+
+def for_sink(rows: DataFrame, sink: Sink) -> DataFrame:
+    """Kafka's records and lines of text are one text each: the letter as JSON."""
+    if sink.format not in _LINES:
+        return rows
+    text = F.to_json(F.struct("*")).alias("value")
+    return rows.select(F.col("vertex").alias("key"), text) if sink.format == "kafka" else rows.select(text)
+
+
+def _quoted(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _filter(session: Session, vertex: Vertex, parser: Any) -> Any:
+    """Return a function of columns: the filter of a vertex, which is not to be moved or repeated."""
+    action = "keep" if letters_to(vertex) is not None else str(vertex.on_bad_record)
+    made = session.jvm.org.minflinkd.BadRecords(vertex.id, action, parser)
+    functions, boolean = session.jvm.org.apache.spark.sql.functions, session.jvm.org.apache.spark.sql.types.DataTypes
+    function = functions.udf(made, boolean.BooleanType).asNondeterministic().withName("bad_records")
+    context = session.spark.sparkContext
+    return lambda *columns: Column(function.apply(_to_seq(context, columns, _to_java_column)))
+
+
+def _parser(session: Session, spark: SparkSession, source: Source) -> Any:
+    """Return what says what is wrong with a record: Spark's parser for single texts, in its strict mode."""
+    expressions, option = session.jvm.org.apache.spark.sql.catalyst.expressions, session.jvm.scala.Option
+    types = session.jvm.org.apache.spark.sql.types.StructType
+    options = session.jvm.PythonUtils.toScalaMap({**source.options, "mode": "FAILFAST"})
+    schema, zone = types.fromDDL(source.schema), option.apply(spark.conf.get("spark.sql.session.timeZone"))
+    if source.format == "json":
+        return expressions.json.JsonToStructsEvaluator(options, schema, CORRUPT, zone, False)
+    return expressions.csv.CsvToStructsEvaluator(options, schema, CORRUPT, zone, option.empty())

@@ -1,0 +1,168 @@
+package org.minflinkd;
+
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.JsonGenerator;
+import java.io.BufferedOutputStream;
+import java.io.File;
+import java.io.IOException;
+import java.nio.file.FileSystems;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+
+import org.apache.spark.TaskContext;
+import org.apache.spark.sql.api.java.UDF4;
+import org.apache.spark.sql.catalyst.expressions.csv.CsvToStructsEvaluator;
+import org.apache.spark.sql.catalyst.expressions.json.JsonToStructsEvaluator;
+import org.apache.spark.unsafe.types.UTF8String;
+import org.apache.spark.util.TaskCompletionListener;
+
+/**
+ * Takes the bad rows of a vertex out of a micro-batch, as a filter that is asked about bad rows only.
+ *
+ * Each Spark task writes the bad rows that it meets to a file of its own, and the file gets its final name when the task
+ * succeeds. A task that is tried again replaces the file. So the files have each row once. Where they are, a property of
+ * the thread says that runs the micro-batch; without it rows are not kept.
+ */
+public final class BadRecords implements UDF4 {
+  /** Of a thread: the directory of the micro-batch. */
+  public static final String DIRECTORY = "minflinkd.bad-records";
+
+  private static final int EXAMPLES = 3; // rows that are kept of a task if rows are dropped, to show them
+  private static final int LONGEST = 500; // characters of a record in an error
+  private static final String UNFIT = "it does not fit the source's schema";
+  private static final Map OPEN = new ConcurrentHashMap(); // task attempt and vertex -> Output
+
+  private final String vertex;
+  private final String action;
+  private final Object parser;
+
+  /**
+   * Action: `fail`, `drop` or `keep`. Parser: of a source, reads a record again to say what is wrong with it; or null.
+   */
+  public BadRecords(String vertex, String action, Object parser) {
+    this.vertex = vertex;
+    this.action = action;
+    this.parser = parser;
+  }
+
+  /** Record: as text. Source: the file that it is from, or null. Time: microseconds since 1970. Returns false. */
+  public Object call(Object error, Object record, Object source, Object time) throws Exception {
+    String why = parser == null ? (String) error : explained((String) record);
+    if (action.equals("fail")) throw new Found(vertex, why, (String) record, (String) source);
+    TaskContext context = TaskContext.get();
+    String directory = context == null ? null : context.getLocalProperty(DIRECTORY);
+    if (directory != null) {
+      output(context, directory).add(why, (String) record, (String) source, ((Long) time).longValue());
+    }
+    return Boolean.FALSE;
+  }
+
+  private Output output(TaskContext context, String directory) throws IOException {
+    String key = context.taskAttemptId() + "/" + vertex;
+    Output output = (Output) OPEN.get(key);
+    if (output == null) {
+      output = new Output(key, vertex, directory, context, action.equals("keep") ? Long.MAX_VALUE : EXAMPLES);
+      OPEN.put(key, output);
+      context.addTaskCompletionListener((TaskCompletionListener) output);
+    }
+    return output;
+  }
+
+  /** Spark only says that a record is bad. In its strict mode the parser says why. */
+  private String explained(String record) {
+    UTF8String text = UTF8String.fromString(record);
+    try {
+      if (parser instanceof JsonToStructsEvaluator) ((JsonToStructsEvaluator) parser).evaluate(text);
+      else ((CsvToStructsEvaluator) parser).evaluate(text);
+    } catch (Exception error) {
+      Throwable cause = error;
+      while (cause.getCause() != null) cause = cause.getCause();
+      return said(cause.getMessage());
+    }
+    return UNFIT;
+  }
+
+  /** Of what Spark's parsers say, only what is wrong: not the mode, how Spark would tolerate it, and codes. */
+  private static String said(String message) {
+    if (message == null || message.startsWith("requirement failed")) return UNFIT;
+    int advice = message.indexOf("'PERMISSIVE'. ");
+    String text = advice < 0 ? message : message.substring(advice + 14);
+    text = text.split("\n")[0].replaceFirst("^\\[[A-Z_.]+\\] ", "").replaceFirst(" SQLSTATE: \\w+$", "");
+    text = text.split(" Correct the value as per")[0].split(" \\(start marker at")[0];
+    return text.endsWith(".") ? text.substring(0, text.length() - 1) : text;
+  }
+
+  /** The file of one Spark task. */
+  private static final class Output implements TaskCompletionListener {
+    private final String key;
+    private final String vertex;
+    private final Path draft;
+    private final Path directory;
+    private final int partition;
+    private final long most;
+    private final JsonGenerator rows;
+    private long count;
+
+    Output(String key, String vertex, String directory, TaskContext context, long most) throws IOException {
+      this.key = key;
+      this.vertex = vertex;
+      this.most = most;
+      this.partition = context.partitionId();
+      this.directory = FileSystems.getDefault().getPath(directory, new String[] {vertex});
+      Files.createDirectories(this.directory, new java.nio.file.attribute.FileAttribute[0]);
+      this.draft = this.directory.resolve("." + partition + "-" + context.taskAttemptId());
+      this.rows =
+          new JsonFactory()
+              .createGenerator(
+                  new BufferedOutputStream(Files.newOutputStream(draft, new java.nio.file.OpenOption[0])));
+      this.rows.setRootValueSeparator(new com.fasterxml.jackson.core.io.SerializedString("\n"));
+    }
+
+    void add(String error, String record, String source, long time) throws IOException {
+      count++;
+      if (count > most) return;
+      rows.writeStartObject();
+      rows.writeNumberField("time", time);
+      rows.writeStringField("vertex", vertex);
+      rows.writeStringField("error", error);
+      rows.writeStringField("record", record);
+      rows.writeStringField("source", source);
+      rows.writeEndObject();
+    }
+
+    public void onTaskCompletion(TaskContext context) {
+      OPEN.remove(key);
+      try {
+        rows.close();
+        if (context.isFailed() || context.isInterrupted()) {
+          Files.deleteIfExists(draft);
+          return;
+        }
+        File[] before = directory.toFile().listFiles();
+        for (int i = 0; before != null && i < before.length; i++) { // of an earlier try of this task
+          if (before[i].getName().startsWith(partition + "-")) before[i].delete();
+        }
+        StandardCopyOption[] atomically = new StandardCopyOption[] {StandardCopyOption.ATOMIC_MOVE};
+        Files.move(draft, directory.resolve(partition + "-" + count + ".json"), atomically);
+      } catch (IOException error) {
+        throw new RuntimeException("bad records of " + vertex + " cannot be kept: " + error, error);
+      }
+    }
+  }
+
+  /** A vertex has met a bad record, and is to fail then. */
+  public static final class Found extends RuntimeException {
+    Found(String vertex, String error, String record, String source) {
+      super(
+          "[BAD_RECORD] " // the session child looks for it
+              + vertex
+              + (source == null ? " rejects a record: " : " cannot parse a record of " + source + ": ")
+              + error
+              + ": "
+              + (record.length() > LONGEST ? record.substring(0, LONGEST) + "..." : record).replace('\n', ' '));
+    }
+  }
+}
