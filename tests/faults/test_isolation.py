@@ -43,6 +43,7 @@ async def test_an_isolated_job_has_a_task_manager_to_itself_which_ends_with_it(
     for job_id in others:
         assert (await cluster.client.job(job_id)).minflinkd.restarts == 0
         await cluster.cancel(job_id)
+    await cluster.await_count(2, timeout=150)
 
 
 @pytest.mark.slow  # unit tests of ResourceManager and TaskManager have the decisions
@@ -61,6 +62,7 @@ async def test_the_code_of_an_isolated_job_ends_no_session_of_others_when_it_is_
     assert (await cluster.client.job(other)).minflinkd.restarts == 0
     assert (await cluster.task_manager_of(other)).id == shared.id
     await cluster.cancel(other)
+    await cluster.await_count(2, timeout=150)
 
 
 @pytest.mark.slow
@@ -77,3 +79,4 @@ async def test_an_isolated_job_gets_no_task_manager_where_others_hold_slots(
     assert (await cluster.task_manager_of(alone)).id != shared.id
     await cluster.cancel(alone)
     await cluster.cancel(first)
+    await cluster.await_count(2, timeout=150)  # the isolated job's own has ended, and no later test takes it for a standby

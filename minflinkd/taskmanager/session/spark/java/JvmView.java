@@ -24,16 +24,22 @@ import org.apache.spark.SparkStatusTracker;
 public final class JvmView {
   private static final Pattern TASK = Pattern.compile("task (\\d+)\\.\\d+ in stage (\\d+)\\.");
 
+  private static final Pattern WORKS = Pattern.compile("stream execution thread|Executor task");
+
   private JvmView() {}
 
-  /** Returns the stacks of all threads, in Java's form, separated by a form feed; at most `longest` characters. */
+  /**
+   * Returns the stacks of all threads, in Java's form, separated by a form feed; at most `longest` characters.
+   *
+   * Those that run queries come first: a JVM that has run for long has more threads than fit.
+   */
   public static String dump(int deepest, int longest) {
     ThreadMXBean bean = ManagementFactory.getThreadMXBean();
     ThreadInfo[] threads = bean.dumpAllThreads(false, false, deepest);
     StringBuilder out = new StringBuilder();
-    for (int i = 0; i < threads.length && out.length() < longest; i++) {
-      ThreadInfo one = threads[i];
-      if (one == null) continue;
+    for (int i = 0; i < 2 * threads.length && out.length() < longest; i++) {
+      ThreadInfo one = threads[i % threads.length];
+      if (one == null || WORKS.matcher(one.getThreadName()).find() != (i < threads.length)) continue;
       out.append('"').append(one.getThreadName()).append("\" Id=").append(one.getThreadId());
       out.append(' ').append(one.getThreadState());
       if (one.getLockName() != null) out.append(" on ").append(one.getLockName());
