@@ -79,4 +79,6 @@ async def test_an_isolated_job_gets_no_task_manager_where_others_hold_slots(
     assert (await cluster.task_manager_of(alone)).id != shared.id
     await cluster.cancel(alone)
     await cluster.cancel(first)
-    await cluster.await_count(2, timeout=150)  # the isolated job's own has ended, and no later test takes it for a standby
+    await cluster.await_count(
+        2, timeout=150
+    )  # the isolated job's own has ended, and no later test takes it for a standby

@@ -58,6 +58,14 @@ class TwoPhase(Protocol):
     # close() is optional: called last, if the attempt has ended normally
 
 
+class ReadsOnce(TwoPhase):
+    """Its `stage` reads all rows of a micro-batch once, and counts them. So the frame need not be kept in memory."""
+
+    @abstractmethod
+    def count(self, token: Any) -> int:
+        """Return the rows that a token stands for."""
+
+
 class HeldInSnapshots(TwoPhase):
     """Has no place of its own for what it stages. Its files become part of the snapshots that cover them (C11)."""
 
@@ -76,20 +84,22 @@ class HeldInSnapshots(TwoPhase):
 class CommittingSink:
     """Records the tokens of a sink that commits by itself. One transaction of it is committed at a time."""
 
-    reads_all = False
-
     def __init__(self, vertex_id: VertexId, job_id: JobId, attempt_id: AttemptId, inner: TwoPhase) -> None:
         self.vertex_id = vertex_id
         self.ledger: Ledger | None = Ledger(job_id, vertex_id)
         self._attempt_id = attempt_id
         self._inner = inner
+        self.reads_all = isinstance(inner, ReadsOnce)
 
-    def write(self, frame: DataFrame, epoch: int) -> None:
+    def write(self, frame: DataFrame, epoch: int) -> int | None:
         staged = self._inner.stage(frame, epoch)
         if staged is not None:
             assert self.ledger is not None
             held = self._inner.files(staged) if isinstance(self._inner, HeldInSnapshots) else ()
             self.ledger.stage(epoch, tokens=(StagedToken(self._attempt_id, epoch, self._text(staged), held),))
+        if not isinstance(self._inner, ReadsOnce):
+            return None
+        return 0 if staged is None else self._inner.count(staged)
 
     def commit(self, transaction: SinkTransaction) -> None:
         if transaction.tokens:

@@ -34,7 +34,7 @@ from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import AttemptId, JobId, VertexId
 from minflinkd.taskmanager.session.plan.sink_checks import HEADERS
-from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots
+from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots, ReadsOnce
 from minflinkd.taskmanager.session.sinks.held import HeldFiles
 from minflinkd.taskmanager.session.sinks.marks import Mark, Part, latest, missing, transactions
 from minflinkd.taskmanager.session.spark import java_classes, local_files
@@ -88,7 +88,7 @@ class Staged(msgspec.Struct, frozen=True):
         return sum(rows for _, rows in self.files)
 
 
-class StagedRecords(HeldInSnapshots):
+class StagedRecords(HeldInSnapshots, ReadsOnce):
     """Two-phase: the records wait in the attempt's directory until the checkpoint that covers them is complete."""
 
     def __init__(
@@ -115,6 +115,9 @@ class StagedRecords(HeldInSnapshots):
         name = f"{self._attempt_id}-{epoch}-{uuid4().hex[:8]}"
         token = Staged(job=self._job_id, id=name, files=tuple(files), mark=self._mark)
         return msgspec.to_builtins(token)
+
+    def count(self, token: Any) -> int:
+        return _staged(token).rows
 
     def files(self, token: Any) -> tuple[str, ...]:
         """Return the paths, below the attempt's directory and in a snapshot, of the files that hold a token's rows."""

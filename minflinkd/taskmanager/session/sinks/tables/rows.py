@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame
 
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.ids import JobId, VertexId
+from minflinkd.taskmanager.session.sinks.batch import ReadsOnce
 from minflinkd.taskmanager.session.sinks.tables.commits import Look, Marked, MarkedCommits, check_facts
 from minflinkd.taskmanager.session.sinks.tables.failures import TableChanged
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile, written
@@ -90,7 +91,7 @@ class Table(Marked, Protocol):
         """Delete a file, if it is there, that no commit names."""
 
 
-class TableRows:
+class TableRows(ReadsOnce):
     """Two-phase: files of the table wait, unseen, until the checkpoint that covers them is complete."""
 
     def __init__(self, table: Table, job_id: JobId, vertex_id: VertexId, waiting: Path) -> None:
@@ -114,6 +115,9 @@ class TableRows:
             job=self._job_id, table=self._table.name, number=number, files=tuple(added), relies_on=layout.relies_on
         )
         return msgspec.to_builtins(staged)
+
+    def count(self, token: Any) -> int:
+        return sum(file.rows for file in decoded(token).files)
 
     def commit(self, checkpoint_id: int, tokens: list[Any]) -> None:
         """Publish what is not published yet. Raises TableFailed, TableChanged."""

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.ids import JobId, VertexId
-from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots
+from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots, ReadsOnce
 from minflinkd.taskmanager.session.sinks.held import HeldFiles
 from minflinkd.taskmanager.session.sinks.tables.commits import Look, Marked, MarkedCommits, check_facts
 from minflinkd.taskmanager.session.sinks.tables.fitting import only_with, quoted
@@ -43,7 +43,7 @@ class KeyedTable(Marked, Protocol):
         """Replace or insert rows, one for each key, and set the mark, both or neither. Raises Conflict."""
 
 
-class TableUpserts(HeldInSnapshots):
+class TableUpserts(HeldInSnapshots, ReadsOnce):
     """Two-phase: the rows wait in the attempt's directory until the checkpoint that covers them is complete."""
 
     def __init__(self, table: KeyedTable, job_id: JobId, vertex_id: VertexId, directory: str) -> None:
@@ -70,6 +70,9 @@ class TableUpserts(HeldInSnapshots):
     def _taken(self, file: LocalFile) -> DataFile:
         size = file.size  # it is somewhere else afterwards
         return DataFile(self._held.take(file.path), size, int(file.footer.num_rows))
+
+    def count(self, token: Any) -> int:
+        return sum(file.rows for file in decoded(token).files)
 
     def files(self, token: Any) -> tuple[str, ...]:
         """Return the paths, below the attempt's directory and in a snapshot, of the files that hold a token's rows."""
