@@ -118,10 +118,10 @@ def _does(vertex: Vertex) -> str:
     does = _computes(vertex)
     if vertex.on_bad_record is None:
         return does
-    from minflinkd.jobgraph.bad_records import letters_to
+    from minflinkd.jobgraph.bad_records import bad_record_sink
     from minflinkd.jobgraph.model import OnBadRecord
 
-    if (sink := letters_to(vertex)) is not None:
+    if (sink := bad_record_sink(vertex)) is not None:
         return f"{does}, sends bad records to {sink}"
     return f"{does}, {'fails on' if vertex.on_bad_record is OnBadRecord.FAIL else 'drops'} bad records"
 

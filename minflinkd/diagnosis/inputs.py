@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from minflinkd.checkpoint.row_counts import bad_records
 from minflinkd.diagnosis.facts import JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity
 from minflinkd.diagnosis.words import MINUTE, number, share, span
-from minflinkd.jobgraph.bad_records import letters_to
+from minflinkd.jobgraph.bad_records import bad_record_sink
 from minflinkd.rpc.jobs import TaskDetails
 
 QUIET = 1 * MINUTE  # without a row: worth a word to who looks
@@ -92,18 +93,19 @@ def rejected_records(facts: JobFacts) -> Iterator[Finding]:
     """A source cannot parse records, or a vertex rejects them."""
     for task in facts.running_tasks():
         for vertex in task.task.vertices:
-            if not (bad := task.rows.rejected.get(vertex.id, 0)):
+            bad = bad_records(task.task, task.rows).get(vertex.id, 0)
+            if not bad:
                 continue
-            sink = letters_to(vertex)
+            sink = bad_record_sink(vertex)
+            goes = "bad records are dropped" if sink is None else f"bad records go to {sink}, with what is wrong"
             yield Finding(
                 code="bad-records",
                 severity=Severity.WARNING,
                 title="Records are bad",
-                sentence=f"{vertex.id} has rejected {number(bad)} records since the job was submitted; "
-                + ("they were dropped" if sink is None else f"they are in what {sink} writes, with what is wrong"),
+                sentence=f"{vertex.id} has found {number(bad)} bad records since the job was submitted; {goes}",
                 figure=number(bad),
-                do="tell whoever writes them, or mend the vertex; "
-                + ("send them to a sink to see them" if sink is None else f"look at what {sink} writes"),
+                do="tell whoever writes them, or mend the vertex"
+                + ("; session.log shows some, and a sink would have all" if sink is None else ""),
                 task=task.task.id,
                 task_manager=task.resource_id or "",
                 weight=bad / max(sum(task.rows.read.values()), 1),

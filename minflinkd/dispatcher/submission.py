@@ -17,6 +17,7 @@ from minflinkd.dispatcher.libraries import with_units
 from minflinkd.dispatcher.sessions import ASK_AGAIN, NoSession, find_session
 from minflinkd.dispatcher.state_fit import RestoreCheck
 from minflinkd.jobgraph.archives import ArchiveLimits
+from minflinkd.jobgraph.bad_records import in_agreement
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
@@ -207,7 +208,7 @@ def without_python(graph: JobGraph) -> JobGraph:
         code = vertex.python or (vertex.source and vertex.source.python) or (vertex.sink and vertex.sink.python)
         if not code and all(edge.id in kept for edge in vertex.inputs):
             kept[vertex.id] = vertex
-    return copy(graph, vertices=tuple(kept.values()), artifacts=())
+    return copy(graph, vertices=in_agreement(kept.values()), artifacts=())
 
 
 Admit = Callable[[JobGraph], None]  # raises QuotaExceeded

@@ -28,7 +28,7 @@ def chain(graph: JobGraph) -> tuple[Task, ...]:
     """
     vertices = topological_order(graph.vertices)
     cut = cut_edges(graph)
-    parts = _with_dead_letters(_parts(vertices, cut))
+    parts = _with_bad_record_sinks(_parts(vertices, cut))
     owner = {vertex.id: TaskId(part[0].id) for part in parts for vertex in part}
     readers: dict[TaskId, set[TaskId]] = {}
     for upstream, downstream in cut:
@@ -141,7 +141,7 @@ def _parts(vertices: tuple[Vertex, ...], cut: frozenset[Edge]) -> list[tuple[Ver
     return [tuple(whole[v.id] for v in part) for part in connected_parts(without)]
 
 
-def _with_dead_letters(parts: list[tuple[Vertex, ...]]) -> list[tuple[Vertex, ...]]:
+def _with_bad_record_sinks(parts: list[tuple[Vertex, ...]]) -> list[tuple[Vertex, ...]]:
     """Return the parts with each sink of bad records at the end of the part of those that send them."""
     feeds = senders(vertex for part in parts for vertex in part)
     single = {part[0].id: part[0] for part in parts if part[0].id in feeds}

@@ -27,6 +27,7 @@ _CONSOLE = {"numRows": "a whole number, at least 1", "truncate": "true or false"
 # What to do if Kafka has lost the mark that says what an exactly-once sink has published: an option of the sink.
 LOST_MARK, PUBLISH, SKIP = "lost-mark", "publish", "skip"
 LARGEST = "kafka.max.request.size"  # in bytes: the sink itself compares the rows with it
+LARGEST_RECORD = 1_048_576  # bytes: the client's default for that
 
 # Options that an exactly-once kafka sink cannot have otherwise: name -> the values that fit, and why.
 _TRANSACTIONAL = {

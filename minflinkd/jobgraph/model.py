@@ -93,7 +93,7 @@ class Watermark(Struct, frozen=True):
     delay: str
 
 
-class DeadLetters(Struct, frozen=True):
+class BadRecordSink(Struct, frozen=True):
     """Bad records become rows of a sink of their own."""
 
     to: VertexId
@@ -139,7 +139,7 @@ class Vertex(Struct, frozen=True):
     sink: Sink | None = None
     watermark: Watermark | None = None
     output_mode: OutputMode | None = None  # of a sink: what it writes of the result; None: what fits the operator
-    on_bad_record: DeadLetters | OnBadRecord | None = None  # None: the vertex has no notion of them
+    on_bad_record: BadRecordSink | OnBadRecord | None = None  # None: the vertex has no notion of them
     slot_sharing_group: str = "default"
 
     @property

@@ -40,10 +40,10 @@ def check_job(graph: JobGraph, faults: Faults) -> None:
     _check_checkpointing(graph, faults)
     _check_artifacts(graph.artifacts, faults)
     _check_ids(graph, faults)
-    dead_letters = senders(graph.vertices)
+    fed = senders(graph.vertices)
     for vertex in graph.vertices:
         _check_vertex(graph, vertex, faults)
-        _check_inputs(vertex, vertex_path(vertex.id), faults, is_fed=vertex.id in dead_letters)
+        _check_inputs(vertex, vertex_path(vertex.id), faults, is_fed=vertex.id in fed)
     check_bad_records(graph, faults)
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from msgspec import structs
 
-from minflinkd.jobgraph.bad_records import letters_to, senders
+from minflinkd.jobgraph.bad_records import in_agreement
 from minflinkd.jobgraph.chaining import check_exchanges
 from minflinkd.jobgraph.faults import DOCUMENT, Faults, at, show, vertex_path
-from minflinkd.jobgraph.model import JobGraph, OnBadRecord, Vertex
+from minflinkd.jobgraph.model import JobGraph, Vertex
 from minflinkd.jobgraph.places import InvalidUrl, Url, place_of
 from minflinkd.jobgraph.reading import Reader
 from minflinkd.jobgraph.rules import check_job
@@ -68,15 +68,7 @@ def _sound_part(graph: JobGraph, faults: Faults) -> JobGraph:
     while ready := [v for v in waiting.values() if all(edge.id in sound for edge in v.inputs)]:
         for vertex in ready:
             sound[vertex.id] = waiting.pop(vertex.id)
-    sent = senders(sound.values())
-    kept = (_without_letters(v, sound) for v in sound.values() if v.inputs or v.kind != "sink" or v.id in sent)
-    return structs.replace(graph, vertices=tuple(kept))
-
-
-def _without_letters(vertex: Vertex, sound: Mapping[str, Vertex]) -> Vertex:
-    """Return a vertex whose bad records are dropped if their sink is faulty."""
-    faulty = letters_to(vertex) is not None and letters_to(vertex) not in sound
-    return structs.replace(vertex, on_bad_record=OnBadRecord.DROP) if faulty else vertex
+    return structs.replace(graph, vertices=in_agreement(sound.values()))
 
 
 def _check_files(

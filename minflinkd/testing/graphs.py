@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from minflinkd.jobgraph.bad_records import senders
+from minflinkd.jobgraph.bad_records import in_agreement
 from minflinkd.jobgraph.delivery import delivery_of, refused_mode
 from minflinkd.jobgraph.faults import GraphFault, meant
 from minflinkd.jobgraph.model import (
@@ -81,11 +81,10 @@ def under_test(
 
     `schemas`, `places`: of the sources, and where their rows are. `marks`: watermarks that sources have set themselves.
     """
-    vertices = [_replaced(vertex, schemas, places, parallelism, marks) for vertex in graph.vertices]
-    fed = senders(vertices)
+    vertices = in_agreement(_replaced(vertex, schemas, places, parallelism, marks) for vertex in graph.vertices)
     return replace(
         graph,
-        vertices=tuple(vertex for vertex in vertices if vertex.sink is None or vertex.inputs or vertex.id in fed),
+        vertices=vertices,
         mode=RuntimeMode.STREAMING,  # it ends when the test says so
         parallelism=parallelism,
         min_parallelism=1,

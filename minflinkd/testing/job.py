@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from minflinkd.jobgraph import api
-from minflinkd.jobgraph.bad_records import LETTER
+from minflinkd.jobgraph.bad_records import COLUMNS
 from minflinkd.jobgraph.document import JobDocument
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.runtime.ids import JobId
@@ -217,7 +217,7 @@ class JobUnderTest:
         """Return the columns of a vertex as Spark writes them: `struct<carrier:string,flights:bigint>`."""
         found = find(self._version.graph, vertex)
         if found.kind == "sink" and not found.inputs:
-            return f"struct<{','.join(f'{name}:{kind}' for name, kind in LETTER.items())}>"
+            return f"struct<{','.join(f'{name}:{kind}' for name, kind in COLUMNS.items())}>"
         return self._version.schemas[found.inputs[0].id if found.kind == "sink" else found.id]
 
     @property

@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from minflinkd.jobgraph.bad_records import CORRUPT, ERROR, letters_to
+from minflinkd.jobgraph.bad_records import CORRUPT, ERROR, bad_record_sink
 from minflinkd.jobgraph.document import read_job_file
 from minflinkd.jobgraph.formats import TABLE_FORMATS
 from minflinkd.jobgraph.model import JobGraph, Sink, Vertex
@@ -92,7 +92,7 @@ def _run_job(spark: Any, graph: JobGraph, output: Path) -> None:
             frame.write.partitionBy(*sink.partition_by).mode("overwrite").format(format).save(str(target))
         else:
             frame = _frame(spark, vertex, inputs, graph.params)
-            if (bad := letters_to(vertex)) is not None:
+            if (bad := bad_record_sink(vertex)) is not None:
                 frame, rejected = _divided(vertex, frame)
                 letters.setdefault(bad, []).append(rejected)
             frames[vertex.id] = frame

@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from minflinkd.jobgraph.model import DeadLetters, OnBadRecord, OutputMode, Sink, Source, Vertex
+from minflinkd.jobgraph.model import BadRecordSink, OnBadRecord, OutputMode, Sink, Source, Vertex
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
 from tests.servers.kafka import Tansu
+from tests.shortened import first
 from tests.spark.session_child import Child, call, inputs, job, parquet, python, rate, sql, task
 from tests.spark.test_session_kafka import from_topic
 from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
-TO_BAD = DeadLetters(to=VertexId("bad"))
+TO_BAD = BadRecordSink(to=VertexId("bad"))
 SCHEMA = "id BIGINT, price DOUBLE, tags MAP<STRING, INT>"
 
 CODE = """
@@ -34,6 +35,16 @@ def rows(batch, epoch):
     _keep("rows", batch, epoch)
 def letters(batch, epoch):
     _keep("letters", batch, epoch)
+def partly(batch, epoch):
+    batch.take(1)
+    _keep("rows", batch.coalesce(1), epoch)
+def joined(hint, small):
+    def join(inputs, params):
+        rows = next(iter(inputs.values()))
+        other = rows.sparkSession.range(20 if small else 3_000_000).withColumnRenamed("id", "value")
+        return rows.hint(hint).join(other, "value") if hint else rows.repartition(3)
+    return join
+merged, broadcast, shuffled = joined("merge", False), joined("broadcast", False), joined("", True)
 def halves(inputs, params):
     from pyspark.sql import functions as F
     def half(value):
@@ -55,7 +66,7 @@ def code(tmp_path: Path) -> dict[str, str]:
     return artifact(tmp_path, "kept.py", CODE.format(root=str(tmp_path)))
 
 
-def files(path: Path, action: OnBadRecord | DeadLetters, **fields: Any) -> Vertex:
+def files(path: Path, action: OnBadRecord | BadRecordSink, **fields: Any) -> Vertex:
     source = Source(**({"format": "json", "path": str(path), "schema": SCHEMA} | fields))
     return Vertex(id=VertexId("events"), source=source, on_bad_record=action)
 
@@ -258,4 +269,43 @@ async def test_bad_records_of_kafka_go_to_another_topic(connected: Child, kafka:
     [row] = [json.loads(row.row) for row in found.rows]
     letter = json.loads(row["value"])
     assert (row["key"], letter["vertex"], letter["error"]) == ("clicks", "clicks", "no user")
-    assert json.loads(letter["record"]) == {"offset": 1, "text": '"no click"'}
+    assert json.loads(letter["record"]) == {"user": None, "offset": 1, "text": '"no click"'}
+
+
+@pytest.mark.parametrize("how", first(["merged", "broadcast", "shuffled"]))
+async def test_bad_records_are_kept_by_jobs_that_spark_runs_before_the_sinks(
+    child: Child, tmp_path: Path, how: str
+) -> None:
+    """So are stages of an adaptive plan, and what it broadcasts (K7)."""
+    sevens = "SELECT value, IF(value % 10 = 7, 'seven', NULL) AS _error FROM numbers"
+    query = task(
+        rate(100),
+        replace(sql("sevens", sevens, "numbers"), on_bad_record=TO_BAD),
+        python("more", f"kept:{how}", "sevens"),
+        call("kept:rows", "more"),
+        letters(),
+    )
+    attempt = await child.run(job(), query, artifacts=code(tmp_path))
+    found = (await child.batches(attempt, 1)).metrics
+    await child.stop(attempt)
+    every = range(100 * (found.batch_id + 1))
+    bad = [json.loads(row["record"])["value"] for row in kept(tmp_path / "letters")]
+    assert sorted(bad)[: len(every) // 10] == [n for n in every if n % 10 == 7]
+    assert len(set(bad)) == len(bad)
+    good = [row["value"] for row in kept(tmp_path / "rows")]
+    assert sorted(good)[: len(every) * 9 // 10] == [n for n in every if n % 10 != 7]
+    assert found.rows.rejected == {"sevens": len(every) // 10}
+
+
+async def test_a_sink_that_reads_in_parts_takes_no_bad_record_away(child: Child, tmp_path: Path) -> None:
+    """It has Spark tasks of its own, which compute other partitions than those before (K7)."""
+    sevens = "SELECT value, IF(value % 10 = 7, 'seven', NULL) AS _error FROM numbers"
+    split = replace(sql("sevens", sevens, "numbers"), on_bad_record=TO_BAD)
+    attempt = await child.run(
+        job(), task(rate(100), split, call("kept:partly", "sevens"), letters()), artifacts=code(tmp_path)
+    )
+    found = (await child.batches(attempt, 1)).metrics
+    await child.stop(attempt)
+    bad = [json.loads(row["record"])["value"] for row in kept(tmp_path / "letters")]
+    assert sorted(bad)[:20] == [n for n in range(200) if n % 10 == 7]
+    assert found.rows.rejected == {"sevens": 10 * (found.batch_id + 1)}

@@ -70,6 +70,7 @@ function Vertex({ vertex }) {
     vertex.python && ["Python", html`<code>${vertex.python}</code>`],
     endpoint?.schema && ["schema", html`<code>${endpoint.schema}</code>`],
     vertex.watermark && ["watermark", `${vertex.watermark.column}, rows may come ${vertex.watermark.delay} late`],
+    vertex["on-bad-record"] && ["bad records", vertex["on-bad-record"].to ? `go to ${vertex["on-bad-record"].to}` : vertex["on-bad-record"] === "drop" ? "are dropped" : "fail the job"],
     vertex["output-mode"] && ["output mode", vertex["output-mode"]],
     endpoint?.delivery && ["delivery", endpoint.delivery],
     endpoint?.["partition-by"] && ["partitioned by", endpoint["partition-by"].join(", ")],

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from minflinkd.dispatcher.submission import without_python
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.faults import InvalidJobGraph
-from minflinkd.jobgraph.model import DeadLetters, JobGraph, OnBadRecord, Task, decode, encode
+from minflinkd.jobgraph.model import BadRecordSink, JobGraph, OnBadRecord, Task, decode, encode
 from minflinkd.jobgraph.sound_part import sound_tasks
 from minflinkd.jobgraph.validation import parse_job
 from minflinkd.runtime.ids import VertexId
@@ -49,7 +50,7 @@ def test_a_sink_of_bad_records_belongs_to_the_task_that_sends_them() -> None:
     [task] = chain(graph)
     assert [vertex.id for vertex in task.vertices] == ["events", "prices", "out", "bad"]
     assert (task.end, [sink.id for sink in task.result_sinks]) == ("prices", ["out"])
-    assert graph.vertex("events").on_bad_record == DeadLetters(to=VertexId("bad"))
+    assert graph.vertex("events").on_bad_record == BadRecordSink(to=VertexId("bad"))
     assert decode(encode(graph)) == graph
 
 
@@ -93,7 +94,10 @@ def test_records_can_fail_the_job_or_be_dropped(action: OnBadRecord) -> None:
 
 
 KAFKA = {"source": {"format": "kafka", "options": {"subscribe": "clicks"}}, "on-bad-record": "drop"}
-WITH_MODE = {"source": EVENTS["source"] | {"options": {"mode": "FAILFAST"}}, "on-bad-record": "drop"}
+
+
+def of_json(**options: str) -> dict[str, Any]:
+    return {"source": EVENTS["source"] | {"options": options}, "on-bad-record": "drop"}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,15 @@ WITH_MODE = {"source": EVENTS["source"] | {"options": {"mode": "FAILFAST"}}, "on
         ({"events": EVENTS | {"on-bad-record": "skip"}}, "events.on-bad-record", "is not one of fail, drop"),
         ({"events": EVENTS | {"on-bad-record": {"too": "bad"}}}, "events.on-bad-record.too", "did you mean to?"),
         ({"events": KAFKA}, "events.on-bad-record", "a kafka source parses no records"),
-        ({"events": WITH_MODE}, "events.on-bad-record", "the option mode says what becomes of bad records, too"),
+        (
+            {"events": of_json(mode="FAILFAST")},
+            "events.on-bad-record",
+            "the option mode says what becomes of bad records, too",
+        ),
+        ({"events": of_json(multiLine="true")}, "events.on-bad-record", "a whole file for bad"),
+        ({"events": of_json(encoding="UTF-16")}, "events.on-bad-record", "records that are in UTF-16"),
+        ({"bad": BAD | {"parallelism": 2}}, "bad.parallelism", "runs with the vertices that send them"),
+        ({"bad": BAD | {"slot-sharing-group": "own"}}, "bad.slot-sharing-group", "leave slot-sharing-group out"),
         ({"out": {"inputs": ["prices"], **OUT, "on-bad-record": "drop"}}, "out.on-bad-record", "a sink has no bad"),
         ({"bad": BAD | {"output-mode": "update"}}, "bad.output-mode", "bad records are only appended"),
         ({"other": BAD}, "other", "the sink has no input"),
@@ -115,6 +127,16 @@ WITH_MODE = {"source": EVENTS["source"] | {"options": {"mode": "FAILFAST"}}, "on
 def test_what_cannot_be_is_named(changed: dict[str, Any], path: str, said: str) -> None:
     """With the place, and what to do (K7, J4)."""
     assert said in problems(vertices(**changed))[f"vertices.{path}"]
+
+
+def test_python_vertices_are_left_out_with_the_sinks_of_their_bad_records() -> None:
+    """What needs artifacts that are missing is not analysed, and nothing is said about the rest (J4)."""
+    given = vertices(prices={"inputs": ["events"], "python": "shop:prices", "on-bad-record": {"to": "odd"}}, odd=BAD)
+    left = without_python(job(given))
+    assert [vertex.id for vertex in left.vertices] == ["events", "bad"]
+    given = vertices(bad={"sink": {"python": "shop:bad"}})
+    left = without_python(job(given))
+    assert left.vertex("events").on_bad_record is OnBadRecord.DROP
 
 
 def test_a_faulty_sink_of_bad_records_keeps_nobody_from_looking_at_the_rest() -> None:

@@ -15,18 +15,21 @@ from pyspark.sql.classic.column import _to_java_column, _to_seq
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StringType, StructType
 
-from minflinkd.jobgraph.bad_records import CORRUPT, ERROR, LETTER, letters_to
+from minflinkd.jobgraph.bad_records import COLUMNS, CORRUPT, ERROR, bad_record_sink
+from minflinkd.jobgraph.delivery import LARGEST, LARGEST_RECORD
 from minflinkd.jobgraph.model import Sink, Source, Vertex
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.session.spark.session import Session
 
-_COLUMNS: Final = ", ".join(f"{name} {kind}" for name, kind in LETTER.items())
-_FILED: Final = _COLUMNS.replace("time timestamp", "time bigint")  # in the files, times are in microseconds
-_LINES: Final = ("kafka", "text")  # sinks that take a letter as one text
+_COLUMNS: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+_TEXTS: Final = {name for name, kind in COLUMNS.items() if kind == "string"}
+_LONGEST: Final = 2**31 - 1  # characters of a text in JSON; Jackson's own limit is 20 million
+_BESIDE: Final = 4_096  # bytes of a record of Kafka beside its value, and to spare
+_WIDEST: Final = 16  # bytes of a character of a record in JSON, where it may be escaped twice, and one of its error
 
 
 class NoErrorColumn(MinflinkError):
-    """A vertex is to reject rows, and does not say which."""
+    """A vertex lacks the column that says which rows are bad, or a source has the one that Spark's parser adds."""
 
     code = "no-error-column"
 
@@ -52,34 +55,51 @@ def good_rows(session: Session, vertex: Vertex, frame: DataFrame) -> DataFrame:
             hint=f"such as: CASE WHEN price < 0 THEN 'the price is negative' END AS {column}",
         )
     bad = F.col(column)
-    rows = F.to_json(F.struct(*[_quoted(name) for name in frame.columns if name != column]))
+    others = F.struct(*[_quoted(name) for name in frame.columns if name != column])
+    rows = F.to_json(others, {"ignoreNullFields": "false"})
     # Of a source, the record itself. The columns stand there as well, or Spark would leave out of the parser which of
     # them nobody reads, and would not notice that they are wrong.
     record = rows if source is None else F.coalesce(bad, rows)
     place = F.lit(None).cast("string") if source is None else F.col("_metadata.file_path")
     taken = _filter(session, vertex, None if source is None else _parser(session, frame.sparkSession, source))
-    now = F.unix_micros(F.current_timestamp())
-    arguments = (bad, *(F.when(bad.isNotNull(), value) for value in (record, place, now)))
+    # Nothing here may differ from one micro-batch to the next: Spark would compile the query's code each time.
+    arguments = (bad, *(F.when(bad.isNotNull(), value) for value in (record, place)))
     return frame.where(bad.isNull() | taken(*arguments)).drop(column)
 
 
-def letters(spark: SparkSession, sink: Sink) -> DataFrame:
+def no_rows(spark: SparkSession, sink: Sink) -> DataFrame:
     """Return what a sink of bad records gets, without rows: to check the sink with."""
-    return for_sink(spark.createDataFrame([], _COLUMNS), sink)
+    return _for_sink(spark.createDataFrame([], _COLUMNS), sink)
 
 
-def read_letters(spark: SparkSession, directories: list[str], sink: Sink) -> DataFrame:
-    """Return the bad records that are in these directories as rows for a sink."""
-    found = spark.read.schema(_FILED).json(directories)
-    return for_sink(found.withColumn("time", F.timestamp_micros("time")), sink)
+def read_rows(spark: SparkSession, directories: list[str], began_ms: int, sink: Sink) -> DataFrame:
+    """Return the bad records in these directories as rows for a sink. `began_ms`: when their micro-batch began."""
+    reader = spark.read.schema(_COLUMNS).option("mode", "FAILFAST").option("maxStringLen", _LONGEST)
+    found = reader.json([f"file://{directory}" for directory in directories])
+    return _for_sink(found.withColumn("time", F.timestamp_millis(F.lit(began_ms))), sink)
 
 
-def for_sink(rows: DataFrame, sink: Sink) -> DataFrame:
-    """Kafka's records and lines of text are one text each: the letter as JSON."""
-    if sink.format not in _LINES:
-        return rows
-    text = F.to_json(F.struct("*")).alias("value")
-    return rows.select(F.col("vertex").alias("key"), text) if sink.format == "kafka" else rows.select(text)
+def _for_sink(rows: DataFrame, sink: Sink) -> DataFrame:
+    """Fit bad records to a sink. Kafka's records and lines of text are one text each, in JSON."""
+    if sink.format == "jdbc":  # PostgreSQL's texts have no NUL
+        return rows.select(
+            *[F.translate(name, "\0", "\ufffd").alias(name) if name in _TEXTS else name for name in COLUMNS]
+        )
+    if sink.format == "text":
+        return rows.select(_as_json().alias("value"))
+    if sink.format == "kafka":  # it refuses what is too large, and the job would fail for ever
+        most = int(sink.options.get(LARGEST, LARGEST_RECORD)) - _BESIDE
+        some = most // _WIDEST
+        told = F.concat(F.lit(f"(the first {some:,} characters of a larger record) "), F.substring("error", 1, some))
+        cut = _as_json(error=told, record=F.substring("record", 1, some))
+        text = F.when(F.octet_length(_as_json()) > most, cut).otherwise(_as_json())
+        return rows.select(F.col("vertex").alias("key"), text.alias("value"))
+    return rows
+
+
+def _as_json(**changed: Column) -> Column:
+    columns = (changed.get(name, F.col(name)).alias(name) for name in COLUMNS)
+    return F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
 
 
 def _quoted(name: str) -> Column:
@@ -88,7 +108,7 @@ def _quoted(name: str) -> Column:
 
 def _filter(session: Session, vertex: Vertex, parser: Any) -> Any:
     """Return a function of columns: the filter of a vertex, which is not to be moved or repeated."""
-    action = "keep" if letters_to(vertex) is not None else str(vertex.on_bad_record)
+    action = "keep" if bad_record_sink(vertex) is not None else str(vertex.on_bad_record)
     made = session.jvm.org.minflinkd.BadRecords(vertex.id, action, parser)
     functions, boolean = session.jvm.org.apache.spark.sql.functions, session.jvm.org.apache.spark.sql.types.DataTypes
     function = functions.udf(made, boolean.BooleanType).asNondeterministic().withName("bad_records")

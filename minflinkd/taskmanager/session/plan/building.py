@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from minflinkd.jobgraph.bad_records import letters_to
+from minflinkd.jobgraph.bad_records import bad_record_sink
 from minflinkd.jobgraph.faults import GraphFault, nearest
 from minflinkd.jobgraph.model import Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
@@ -132,7 +132,7 @@ def _attempt(plan: Plan, path: str, action: Callable[[], Any]) -> Any:
 
 def _sent_twice(session: Session, plan: Plan, task: Task) -> Iterator[GraphFault]:
     """Yield the vertices whose bad records would go to their sink twice, as the task computes them twice."""
-    senders = [vertex.id for vertex in task.vertices if letters_to(vertex) is not None]
+    senders = [vertex.id for vertex in task.vertices if bad_record_sink(vertex) is not None]
     if senders and plan.frame is not None:
         times = operators.reads(session, plan.frame)
         for vertex in senders:

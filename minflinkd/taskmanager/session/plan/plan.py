@@ -14,7 +14,7 @@ from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.errors import ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.exchange.reading import ExchangeSource
-from minflinkd.taskmanager.session.plan.bad_records import letters
+from minflinkd.taskmanager.session.plan.bad_records import no_rows
 
 
 class TaskNotBuilt(MinflinkError):
@@ -53,7 +53,7 @@ class Plan:
     def rows_for(self, sink: Vertex) -> DataFrame | None:
         """Return a frame with the columns that a sink gets; None if a vertex before it has a fault."""
         assert sink.sink is not None
-        return self.frame if sink.inputs else letters(self.spark, sink.sink)
+        return self.frame if sink.inputs else no_rows(self.spark, sink.sink)
 
     def release(self) -> None:
         """Release the exchange sources, once no query of the plan runs or will run. Idempotent."""

@@ -5,6 +5,7 @@ Everything here blocks and runs on threads. Unrequested events are reported thro
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 import traceback
@@ -44,7 +45,7 @@ from minflinkd.taskmanager.session.restore.continuation import Standing
 from minflinkd.taskmanager.session.spark import steady_plans
 from minflinkd.taskmanager.session.spark.callback import ATTEMPT_KEY
 from minflinkd.taskmanager.session.spark.failures import QueryEnded, hidden, query_failure
-from minflinkd.taskmanager.session.spark.scheduling import pool
+from minflinkd.taskmanager.session.spark.scheduling import bad_records, pool
 from minflinkd.taskmanager.session.spark.session import activate
 from minflinkd.taskmanager.session.state import snapshot
 
@@ -134,7 +135,10 @@ class RunningQuery:
             .trigger(processingTime=f"{round(job.trigger_interval * 1000)} milliseconds")
         )
         self._engine.callback.attach(writer)
-        with pool(self._engine.session.spark.sparkContext, job.job_id):
+        context, bad = self._engine.session.spark.sparkContext, self._built.sinks.bad_records
+        if bad is not None:  # left by a micro-batch of a run before, which this run repeats
+            shutil.rmtree(bad, ignore_errors=True)
+        with pool(context, job.job_id), bad_records(context, bad):
             return SparkRun(writer.start())
 
     @property

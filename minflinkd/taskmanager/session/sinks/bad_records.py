@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.session.plan.bad_records import read_rows
+from minflinkd.taskmanager.session.sinks.batch import BatchSink
 from minflinkd.taskmanager.session.spark.failures import hidden
+from minflinkd.taskmanager.session.state import snapshot
 
 log = structlog.get_logger(__name__)
 
-DIRECTORY = "minflinkd.bad-records"  # a property of Spark's jobs, as in BadRecords.java
 _SHOWN = 3  # records of a vertex and a micro-batch that are logged
 _LONGEST = 300  # characters of such a record
 
@@ -31,34 +33,41 @@ class Found:
 
 
 @dataclass(frozen=True)
-class BadRecords:
-    """Those of one task. `directory`: in the attempt's directory. `sinks`: where the vertices send them."""
+class BadRecordSinks:
+    """The bad records of one task, and the sinks that some of them go to.
 
-    directory: Path
-    sinks: Mapping[VertexId, list[VertexId]]
+    `root`: where Spark's tasks put them, in the attempt's directory, a directory for each micro-batch. `checkpoint`:
+    Spark's. `senders`: the vertices whose bad records a sink gets. `specified`: the sinks as the job has them.
+    """
 
-    @contextmanager
-    def collecting(self, spark: SparkSession, epoch: int) -> Iterator[Path]:
-        """Keep the bad records of the Spark jobs that run in this block. Yields the directory, which goes with it."""
-        directory, context = self.directory / str(epoch), spark.sparkContext
-        context.setLocalProperty(DIRECTORY, str(directory))
-        try:
-            yield directory
-        finally:
-            context.setLocalProperty(DIRECTORY, None)  # type: ignore[arg-type]
-            shutil.rmtree(directory, ignore_errors=True)
+    root: Path
+    checkpoint: Path
+    senders: Mapping[VertexId, Sequence[VertexId]]
+    sinks: Mapping[VertexId, BatchSink]
+    specified: Mapping[VertexId, Sink]
 
+    def find(self, epoch: int) -> Found:
+        """Return what a micro-batch has left, and log some of it."""
+        found, directory = Found(), self.root / str(epoch)
+        for vertex in sorted(directory.iterdir()) if directory.exists() else ():
+            files = sorted(file for file in vertex.iterdir() if file.suffix == ".json")
+            if count := sum(int(file.stem.partition("-")[2]) for file in files):
+                found.counts[vertex.name] = count
+                found.directories[VertexId(vertex.name)] = str(vertex)
+                log.warning("bad records", vertex=vertex.name, records=count, some=_some(files))
+        return found
 
-def find(directory: Path) -> Found:
-    """Return what the micro-batch has left in its directory, and log some of it."""
-    found = Found()
-    for vertex in sorted(directory.iterdir()) if directory.exists() else ():
-        files = sorted(file for file in vertex.iterdir() if file.suffix == ".json")
-        if count := sum(int(file.stem.partition("-")[2]) for file in files):
-            found.counts[vertex.name] = count
-            found.directories[VertexId(vertex.name)] = str(vertex)
-            log.warning("bad records", vertex=vertex.name, records=count, some=_some(files))
-    return found
+    def rows(self, spark: SparkSession, sink: VertexId, found: Found, epoch: int) -> DataFrame | None:
+        """Return the rows that a sink gets of a micro-batch; None if there are none."""
+        there = [found.directories[vertex] for vertex in self.senders[sink] if vertex in found.directories]
+        if not there:
+            return None
+        began = int(snapshot.read_offsets(self.checkpoint, epoch).metadata["batchTimestampMs"])
+        return read_rows(spark, there, began, self.specified[sink])
+
+    def remove(self, epoch: int) -> None:
+        """Delete the files of a micro-batch."""
+        shutil.rmtree(self.root / str(epoch), ignore_errors=True)
 
 
 def _some(files: list[Path]) -> list[str]:
@@ -69,5 +78,5 @@ def _some(files: list[Path]) -> list[str]:
                 if len(shown) == _SHOWN:
                     return shown
                 row = json.loads(line)
-                shown.append(hidden(f"{row['error']}: {row['record']}")[:_LONGEST])
+                shown.append(hidden(f"{row['error']}: {row['record']}"[:_LONGEST]))
     return shown

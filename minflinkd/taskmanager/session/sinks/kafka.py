@@ -28,7 +28,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
-from minflinkd.jobgraph.delivery import LARGEST, LOST_MARK, PUBLISH, SKIP
+from minflinkd.jobgraph.delivery import LARGEST, LARGEST_RECORD, LOST_MARK, PUBLISH, SKIP
 from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.errors import Consequence, MinflinkError
@@ -54,7 +54,6 @@ _TIMEOUT: Final = 10.0  # seconds, to read the marks
 # A task that is stopped must not wait for brokers that are away for longer than task.cancellation.timeout. In ms.
 _BLOCKS: Final = {"max.block.ms": "10000"}
 _DELIVERS: Final = {"request.timeout.ms": "8000", "delivery.timeout.ms": "15000"}
-_LARGEST: Final = 1_048_576  # bytes of a record: the client's default for max.request.size
 _OVERHEAD: Final = 1_024  # bytes of a request beside key and value; headers are small
 
 
@@ -97,7 +96,7 @@ class StagedRecords(HeldInSnapshots, ReadsOnce):
         self._session = session
         self._options = sink.options
         self._job_id, self._sink, self._attempt_id = job_id, vertex_id, attempt_id
-        self._largest = int(sink.options.get(LARGEST, _LARGEST)) - _OVERHEAD
+        self._largest = int(sink.options.get(LARGEST, LARGEST_RECORD)) - _OVERHEAD
         self._held = HeldFiles(directory, vertex_id)
         self._publisher: _Publisher | None = None
         self._mark = 0  # number of the latest mark of this job

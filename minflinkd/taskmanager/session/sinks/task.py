@@ -5,18 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from minflinkd.jobgraph.api import SinkContext
 from minflinkd.jobgraph.bad_records import senders
 from minflinkd.jobgraph.delivery import delivery_of, key_of
 from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
-from minflinkd.jobgraph.model import Delivery, Sink, Vertex
+from minflinkd.jobgraph.model import Delivery, Vertex
 from minflinkd.rpc.messages import Collected
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError
@@ -24,10 +23,9 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.storage.publication import SinkTransaction
 from minflinkd.taskmanager.child.protocol import RunTask
 from minflinkd.taskmanager.session.code.libraries import JobCode
-from minflinkd.taskmanager.session.plan.bad_records import read_letters
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import check_code
-from minflinkd.taskmanager.session.sinks import bad_records
+from minflinkd.taskmanager.session.sinks.bad_records import BadRecordSinks
 from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink
 from minflinkd.taskmanager.session.sinks.collect import CollectSink
 from minflinkd.taskmanager.session.sinks.databases.jdbc import StagedRows, Staging, UpsertSink
@@ -60,20 +58,6 @@ class NoSuchSink(MinflinkError):
     consequence = Consequence.REFUSED
 
 
-@dataclass(frozen=True)
-class DeadLetters:
-    """The bad records of a task, and the sinks that some of them go to."""
-
-    records: bad_records.BadRecords
-    sinks: Mapping[VertexId, BatchSink]
-    formats: Mapping[VertexId, Sink]
-
-    def rows(self, spark: SparkSession, sink: VertexId, found: bad_records.Found) -> DataFrame | None:
-        """Return the rows that a sink gets of a micro-batch; None if there are none."""
-        there = [found.directories[v] for v in self.records.sinks[sink] if v in found.directories]
-        return read_letters(spark, there, self.formats[sink]) if there else None
-
-
 class TaskSinks:
     """Writes each micro-batch to all sinks of a task.
 
@@ -82,25 +66,31 @@ class TaskSinks:
     after them.
     """
 
-    def __init__(self, results: Mapping[VertexId, BatchSink], letters: DeadLetters | None = None) -> None:
+    def __init__(self, results: Mapping[VertexId, BatchSink], bad_records: BadRecordSinks | None = None) -> None:
         self._results = results
-        self._letters = letters
-        self._sinks = {**results, **(letters.sinks if letters is not None else {})}
+        self._bad_records = bad_records
+        self._sinks = {**results, **(bad_records.sinks if bad_records is not None else {})}
         self._committing = threading.Lock()
         self.ledgers = [sink.ledger for sink in self._sinks.values() if sink.ledger is not None]
 
     def write(self, frame: DataFrame, epoch: int, *, tasks: int | None = None) -> RowCounts:
         """Write a micro-batch, computed by `tasks` Spark tasks if given. Returns the rows written and rejected."""
-        if self._letters is None:
+        if (bad := self._bad_records) is None:
             return RowCounts(written=_write(self._results, frame, epoch, tasks))
-        spark = frame.sparkSession
-        with self._letters.records.collecting(spark, epoch) as directory:
-            written = _write(self._results, frame, epoch, tasks)
-            found = bad_records.find(directory)
-            for name, sink in self._letters.sinks.items():
-                if rows := self._letters.rows(spark, name, found):
+        try:
+            written = _write(self._results, frame, epoch, tasks, at_once=True)
+            found = bad.find(epoch)
+            for name, sink in bad.sinks.items():
+                if (rows := bad.rows(frame.sparkSession, name, found, epoch)) is not None:
                     written |= _write({name: sink}, rows, epoch, None)
+        finally:
+            bad.remove(epoch)
         return RowCounts(written=written, rejected=found.counts)
+
+    @property
+    def bad_records(self) -> Path | None:
+        """Where Spark's tasks put bad records; None if no vertex looks for them."""
+        return self._bad_records.root if self._bad_records is not None else None
 
     def restore(self, owed: Iterable[SinkTransaction]) -> None:
         """Commit the rows that the restored checkpoint covers, and discard everything else that is staged.
@@ -163,8 +153,14 @@ class TaskSinks:
         return [sink for sink in self._sinks.values() if isinstance(sink, CommittingSink)]
 
 
-def _write(sinks: Mapping[VertexId, BatchSink], frame: DataFrame, epoch: int, tasks: int | None) -> dict[str, int]:
-    """Write the same rows to some sinks. Returns the rows written, by vertex."""
+def _write(
+    sinks: Mapping[VertexId, BatchSink], frame: DataFrame, epoch: int, tasks: int | None, *, at_once: bool = False
+) -> dict[str, int]:
+    """Write the same rows to some sinks. Returns the rows written, by vertex.
+
+    `at_once`: if the frame is persisted, all of it is computed before a sink reads it. A sink that reads only a part,
+    or by other Spark tasks, would have bad records divided among tasks in another way than the next one.
+    """
     persist = len(sinks) != 1 or not all(sink.reads_all for sink in sinks.values())
     if tasks is not None or persist:
         frame = frame.coalesce(tasks or _ALL_PARTITIONS)  # once: of two, Spark drops the first
@@ -172,6 +168,8 @@ def _write(sinks: Mapping[VertexId, BatchSink], frame: DataFrame, epoch: int, ta
         return _written(_each(sinks, frame, epoch), 0)  # 0 is not used: a sink that reads all rows also counts them
     frame = frame.persist()
     try:
+        if at_once:
+            _rows(frame)
         written = _each(sinks, frame, epoch)
         return _written(written, _rows(frame))  # also computes what the sinks have not read
     finally:
@@ -233,9 +231,18 @@ def make_sinks(
         results[request.task.end] = exchange
     if all(vertex.on_bad_record is None for vertex in request.task.vertices):
         return TaskSinks(results)
-    records = bad_records.BadRecords(Path(request.directory) / "bad-records", senders(request.task.vertices))
-    others = {vertex.id: vertex.sink for vertex in plan.sinks if not vertex.inputs and vertex.sink is not None}
-    return TaskSinks(results, DeadLetters(records, {name: made[name] for name in others}, others))
+    directory = Path(request.directory)
+    specified = {vertex.id: vertex.sink for vertex in plan.sinks if not vertex.inputs and vertex.sink is not None}
+    return TaskSinks(
+        results,
+        BadRecordSinks(
+            root=directory / "bad-records",
+            checkpoint=directory / "checkpoint",
+            senders=senders(request.task.vertices),
+            sinks={name: made[name] for name in specified},
+            specified=specified,
+        ),
+    )
 
 
 def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: JobCode) -> BatchSink:

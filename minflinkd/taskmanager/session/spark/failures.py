@@ -187,14 +187,6 @@ def _java_failure(cause: Any) -> ErrorInfo:
 
 
 def _spark_failure(text: str, condition: str) -> ErrorInfo:
-    position = text.find("Traceback (most recent call last)")
-    if position >= 0:
-        trace = text[position:].partition("\n\nDriver stacktrace:")[0].rstrip()
-        lines = [line for line in trace.splitlines() if line and not line.startswith((" ", "\t"))]
-        trace = in_users_words(trace)
-        return ErrorInfo(
-            code="user-code", message=lines[-1], consequence=Consequence.RETRYABLE, kind=Kind.JOB, traceback=trace
-        )
     if (bad := _BAD_RECORD.search(text)) is not None:
         return ErrorInfo(
             code="bad-record",
@@ -202,6 +194,14 @@ def _spark_failure(text: str, condition: str) -> ErrorInfo:
             consequence=Consequence.RETRYABLE,
             kind=Kind.JOB,
             hint="correct it where it comes from, or let the vertex drop such records or send them to a sink",
+        )
+    position = text.find("Traceback (most recent call last)")
+    if position >= 0:
+        trace = text[position:].partition("\n\nDriver stacktrace:")[0].rstrip()
+        lines = [line for line in trace.splitlines() if line and not line.startswith((" ", "\t"))]
+        trace = in_users_words(trace)
+        return ErrorInfo(
+            code="user-code", message=lines[-1], consequence=Consequence.RETRYABLE, kind=Kind.JOB, traceback=trace
         )
     hopeless = condition.startswith(HOPELESS)
     return ErrorInfo(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark import SparkContext
 
@@ -21,6 +22,17 @@ def pool(context: SparkContext, job_id: JobId) -> Iterator[None]:
         yield
     finally:
         context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
+
+
+@contextmanager
+def bad_records(context: SparkContext, directory: Path | None) -> Iterator[None]:
+    """Let the Spark jobs of a query put bad records there, as `BadRecords.java` does. Queries inherit it as well."""
+    name = "minflinkd.bad-records"
+    context.setLocalProperty(name, None if directory is None else str(directory))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 
 @contextmanager

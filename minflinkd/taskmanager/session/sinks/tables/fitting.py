@@ -128,7 +128,7 @@ def fitted(rows: DataFrame, schema: StructType, table: str) -> DataFrame:
             hint = "CAST the column in SQL; where NULL is not possible, coalesce() inside transform() or named_struct()"
             raise UnfitSink(f"the rows do not fit {table}: {problem}", hint=hint)
     # Spark would compare names as the job's settings say, and take a column that it does not find for NULL.
-    # An alias keeps a column's metadata, where Iceberg's ids are. What `to` adds goes if Spark finds nothing else to do.
+    # An alias keeps a column's metadata, with Iceberg's ids. What `to` adds goes if Spark finds nothing else to do.
     wanted_as = [(name, columns[name.lower()]) for name in rows.columns]
     named = rows.select([F.col(quoted(name)).alias(field.name, metadata=field.metadata) for name, field in wanted_as])
     return named.to(StructType([_loosened(field) for field in schema.fields if field.name.lower() in there]))

@@ -13,7 +13,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 
 import org.apache.spark.TaskContext;
-import org.apache.spark.sql.api.java.UDF4;
+import org.apache.spark.sql.api.java.UDF3;
 import org.apache.spark.sql.catalyst.expressions.csv.CsvToStructsEvaluator;
 import org.apache.spark.sql.catalyst.expressions.json.JsonToStructsEvaluator;
 import org.apache.spark.unsafe.types.UTF8String;
@@ -23,12 +23,12 @@ import org.apache.spark.util.TaskCompletionListener;
  * Takes the bad rows of a vertex out of a micro-batch, as a filter that is asked about bad rows only.
  *
  * Each Spark task writes the bad rows that it meets to a file of its own, and the file gets its final name when the task
- * succeeds. A task that is tried again replaces the file. So the files have each row once. Where they are, a property of
- * the thread says that runs the micro-batch; without it rows are not kept.
+ * succeeds. A task that is tried again replaces the file. So the files have each row once. They are in a directory of
+ * the micro-batch, which properties of its Spark jobs tell: Spark may run some before it calls the sinks.
  */
-public final class BadRecords implements UDF4 {
-  /** Of a thread: the directory of the micro-batch. */
-  public static final String DIRECTORY = "minflinkd.bad-records";
+public final class BadRecords implements UDF3 {
+  private static final String DIRECTORY = "minflinkd.bad-records"; // of the query: a property of its Spark jobs
+  private static final String BATCH = "streaming.sql.batchId"; // Spark's own
 
   private static final int EXAMPLES = 3; // rows that are kept of a task if rows are dropped, to show them
   private static final int LONGEST = 500; // characters of a record in an error
@@ -48,23 +48,28 @@ public final class BadRecords implements UDF4 {
     this.parser = parser;
   }
 
-  /** Record: as text. Source: the file that it is from, or null. Time: microseconds since 1970. Returns false. */
-  public Object call(Object error, Object record, Object source, Object time) throws Exception {
+  /** Record: as text. Source: the file that it is from, or null. Returns false. */
+  public Object call(Object error, Object record, Object source) throws Exception {
     String why = parser == null ? (String) error : explained((String) record);
     if (action.equals("fail")) throw new Found(vertex, why, (String) record, (String) source);
-    TaskContext context = TaskContext.get();
-    String directory = context == null ? null : context.getLocalProperty(DIRECTORY);
-    if (directory != null) {
-      output(context, directory).add(why, (String) record, (String) source, ((Long) time).longValue());
-    }
+    output().add(why, (String) record, (String) source);
     return Boolean.FALSE;
   }
 
-  private Output output(TaskContext context, String directory) throws IOException {
+  /** The output of the Spark task that runs on this thread. */
+  private Output output() throws IOException {
+    TaskContext context = TaskContext.get();
+    String directory = context == null ? null : context.getLocalProperty(DIRECTORY);
+    String batch = context == null ? null : context.getLocalProperty(BATCH);
+    if (directory == null || batch == null) { // rather than lose the record
+      throw new IllegalStateException("a bad record of " + vertex + " was found outside of a micro-batch");
+    }
     String key = context.taskAttemptId() + "/" + vertex;
     Output output = (Output) OPEN.get(key);
     if (output == null) {
-      output = new Output(key, vertex, directory, context, action.equals("keep") ? Long.MAX_VALUE : EXAMPLES);
+      String[] below = new String[] {batch, vertex};
+      Path place = FileSystems.getDefault().getPath(directory, below);
+      output = new Output(key, vertex, place, context, action.equals("keep") ? Long.MAX_VALUE : EXAMPLES);
       OPEN.put(key, output);
       context.addTaskCompletionListener((TaskCompletionListener) output);
     }
@@ -106,13 +111,13 @@ public final class BadRecords implements UDF4 {
     private final JsonGenerator rows;
     private long count;
 
-    Output(String key, String vertex, String directory, TaskContext context, long most) throws IOException {
+    Output(String key, String vertex, Path directory, TaskContext context, long most) throws IOException {
       this.key = key;
       this.vertex = vertex;
       this.most = most;
       this.partition = context.partitionId();
-      this.directory = FileSystems.getDefault().getPath(directory, new String[] {vertex});
-      Files.createDirectories(this.directory, new java.nio.file.attribute.FileAttribute[0]);
+      this.directory = directory;
+      Files.createDirectories(directory, new java.nio.file.attribute.FileAttribute[0]);
       this.draft = this.directory.resolve("." + partition + "-" + context.taskAttemptId());
       this.rows =
           new JsonFactory()
@@ -121,11 +126,10 @@ public final class BadRecords implements UDF4 {
       this.rows.setRootValueSeparator(new com.fasterxml.jackson.core.io.SerializedString("\n"));
     }
 
-    void add(String error, String record, String source, long time) throws IOException {
+    void add(String error, String record, String source) throws IOException {
       count++;
       if (count > most) return;
       rows.writeStartObject();
-      rows.writeNumberField("time", time);
       rows.writeStringField("vertex", vertex);
       rows.writeStringField("error", error);
       rows.writeStringField("record", record);
