@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
 from tests.files import files_below
 from tests.spark.deployment import Cuts, Run
-from tests.spark.session_child import Child, call, job, source
+from tests.spark.session_child import Child, call, job, source, task
+from tests.spark.test_session_snapshots import lay_out, snapshot
 from tests.waiting import WaitedInVain, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -172,3 +174,31 @@ async def restored(sides: Sides, order: str, cuts: Cuts) -> Run:
     run = sides.run(*order)
     await run.start(cuts)
     return run
+
+
+async def test_a_source_of_files_is_restored_wherever_its_log_stands(child: Child, tmp_path: Path) -> None:
+    """Each restore is from a snapshot, with only the last compact entry; Spark guesses the interval from that (C11).
+
+    Here it is 2 at first, and 4 from the restore at entry 4 on. Then 9 is no compact entry, as Spark would expect.
+    """
+    (tmp_path / "in").mkdir()
+    (tmp_path / "counted.py").write_text(SINK.replace("row.side, row.value", "row.value") % str(tmp_path / "out"))
+    options = {"maxFilesPerTrigger": "1"}
+    files = Source(format="json", path=str(tmp_path / "in"), schema="value LONG", options=options)
+    query = task(Vertex(id=VertexId("files"), source=files), call("counted:write", "files"))
+    context = job(spark={"spark.sql.streaming.fileSource.log.compactInterval": "2"})
+    code, fields = {"counted.py": str(tmp_path / "counted.py")}, dict[str, Any]()
+    for checkpoint_id, end in enumerate((4, 9, 10, 13, 14, 21), 1):
+        for number in range(end + 1):
+            if not (file := tmp_path / "in" / f"{number:02d}.json").exists():
+                (tmp_path / f".{number}").write_text(json.dumps({"value": number}) + "\n")
+                (tmp_path / f".{number}").rename(file)
+        attempt = await child.run(context, query, artifacts=code, **fields)
+        await child.batches(attempt, end)
+        taken, state = await snapshot(child, attempt, checkpoint_id)
+        await child.stop(attempt)
+        assert taken.batch_id == end
+        what = p.Restored(checkpoint_id=checkpoint_id, batch_id=end, transactions=())
+        fields = {"restored": what, "directory": lay_out(child, state)}
+    values = [value for _, value in map(json.loads, (tmp_path / "out").read_text().splitlines())]
+    assert sorted(values) == list(range(22))

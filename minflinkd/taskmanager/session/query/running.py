@@ -47,7 +47,7 @@ from minflinkd.taskmanager.session.spark.callback import ATTEMPT_KEY
 from minflinkd.taskmanager.session.spark.failures import QueryEnded, hidden, query_failure
 from minflinkd.taskmanager.session.spark.scheduling import bad_records, pool
 from minflinkd.taskmanager.session.spark.session import activate
-from minflinkd.taskmanager.session.state import snapshot
+from minflinkd.taskmanager.session.state import snapshot, source_log
 
 log = structlog.get_logger(__name__)
 
@@ -135,6 +135,8 @@ class RunningQuery:
             .trigger(processingTime=f"{round(job.trigger_interval * 1000)} milliseconds")
         )
         self._engine.callback.attach(writer)
+        interval = self._plan.spark.conf.get("spark.sql.streaming.fileSource.log.compactInterval", "10")
+        source_log.keep_intervals(self.checkpoint, int(interval or 10))
         context, bad = self._engine.session.spark.sparkContext, self._built.sinks.bad_records
         if bad is not None:  # left by a micro-batch of a run before, which this run repeats
             shutil.rmtree(bad, ignore_errors=True)
