@@ -212,7 +212,8 @@ class Trial(ABC):
         """Return the numbers of the micro-batches that Spark has committed in these attempts, and still records."""
 
         def committed(attempt: str) -> list[int]:
-            found = self.cluster.state.glob(f"taskmanagers/*/state/attempts/{attempt}/**/commits/*")
+            homes = self.cluster.state.glob(f"taskmanagers/*/state/attempts/{attempt}")
+            found = (path for home in homes for path in files_below(home) if path.parent.name == "commits")
             return sorted(int(path.name) for path in found if path.name.isdigit())
 
         return {attempt: committed(attempt) for attempt in attempts}

@@ -12,6 +12,7 @@ import pytest
 
 from minflinkd.rest.schemas import JobInfo
 from tests.cluster import Cluster, free_port, lives, running_cluster
+from tests.files import files_below
 from tests.waiting import until
 from tests.windows_job import WindowsJob, leftovers, result
 
@@ -106,5 +107,5 @@ def attempts_in(cluster: Path) -> set[str]:
 
 def micro_batches(cluster: Path) -> int:
     """Return the number of the last micro-batch that Spark has committed on any TaskManager."""
-    commits = cluster.glob("state/taskmanagers/*/state/attempts/**/commits/*")
+    commits = (path for path in files_below(cluster / "state" / "taskmanagers") if path.parent.name == "commits")
     return max((int(path.name) for path in commits if path.name.isdigit()), default=-1)

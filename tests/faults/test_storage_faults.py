@@ -15,6 +15,7 @@ from minflinkd.rest.schemas import Checkpoints
 from tests.cluster import Cluster, running_cluster, write_job
 from tests.faults.hot_restarts import restarted
 from tests.faulty_disk import EVERY_THIRD, FULL, SLOW, SOUND, install
+from tests.files import files_below
 from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
@@ -32,10 +33,10 @@ class Disk:
         draft.rename(control)
 
     def orphans(self) -> list[str]:
-        kept = set[str]()
-        for metadata in self.objects.rglob("_metadata"):
+        kept, files = set[str](), files_below(self.objects)
+        for metadata in (path for path in files if path.name == "_metadata"):
             kept |= decode(metadata.read_bytes()).physical_files()
-        return sorted(path.name for path in self.objects.rglob("*.seg*") if path.name not in kept)
+        return sorted(path.name for path in files if ".seg" in path.name and path.name not in kept)
 
 
 def counting_job(base: Path, name: str, version: int = 1, **checkpointing: Any) -> Path:
