@@ -465,7 +465,7 @@ class Play:
     def _differences(self, files: dict[str, int]) -> list[str]:
         wrong = []
         for sink, wanted in self.shape.batch(files).items():
-            written = next(s for s in self.shape.sinks if s.id == sink)
+            written = next(s for s in self.shape.all_sinks if s.id == sink)
             if told := differences(written.found(self.base / "out"), wanted):
                 wrong.append(f"sink {sink}: {told}")
         return wrong

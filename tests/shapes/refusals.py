@@ -28,6 +28,8 @@ REASONS = {  # the name of a reason, and what the refusal says
     "complete, with an exchange before the sink": r"there is an exchange.*slot sharing groups are",
 }
 
+BY_CHANCE = {"bad records of what is computed twice": r"the task reads \w+ \d+ times"}  # of shapes that may be refused
+
 
 def with_its_own_fault(shape: Shape) -> Shape:
     """Mark a shape that was drawn with a fault by chance."""
@@ -54,7 +56,8 @@ def made_illegal(shape: Shape, rng: random.Random) -> Shape:
 
 def reason_of(told: str) -> str | None:
     """Return the first of the known reasons that a refusal gives."""
-    return next((name for name, pattern in REASONS.items() if re.search(pattern, told, re.DOTALL)), None)
+    known = REASONS | BY_CHANCE
+    return next((name for name, pattern in known.items() if re.search(pattern, told, re.DOTALL)), None)
 
 
 def right_reason(shape: Shape, told: str) -> bool:

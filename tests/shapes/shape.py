@@ -10,8 +10,9 @@ from typing import Any
 
 from tests.shapes import keyed, sinks
 from tests.shapes.rows import EPOCH, SECOND, Context, Operator, Row, function
-from tests.shapes.sinks import Sink
+from tests.shapes.sinks import BadRecords, Sink
 from tests.shapes.sources import DAY, Source
+from tests.shapes.stateless import Rejecting, bad_records
 
 ATTEMPTS = 20  # on a busy machine Python workers connect late, and Spark's time limit for them cannot be set
 LARGEST = 4_000  # rows of a vertex
@@ -58,6 +59,12 @@ class Shape:
     @property
     def sources(self) -> dict[str, Source]:
         return {node.id: node.operator for node in self.nodes if isinstance(node.operator, Source)}
+
+    @property
+    def all_sinks(self) -> tuple[Sink, ...]:
+        """Those of bad records, too."""
+        rejecting = (node.id for node in self.nodes if isinstance(node.operator, Rejecting))
+        return (*self.sinks, *(BadRecords(bad_records(vertex), vertex, "json") for vertex in rejecting))
 
     @property
     def reads_kafka(self) -> bool:
@@ -114,7 +121,7 @@ class Shape:
     def document(self, base: Path, *, version: int = 1, kafka: str = "", **changes: Any) -> dict[str, Any]:
         """Return the job file. `base`: the shape's directory, with `in` and `out`. `kafka`: the address of a broker."""
         vertices: dict[str, Any] = {node.id: self._vertex(node, version) for node in self.nodes}
-        for sink in self.sinks:
+        for sink in self.all_sinks:
             vertices |= sink.vertices()
         names = list(vertices)
         turned = names[self.order % len(names) :] + names[: self.order % len(names)]
@@ -155,6 +162,7 @@ class Shape:
     def batch(self, files: Mapping[str, int] | None = None) -> dict[str, Counter[Row]]:
         """Return what each sink must hold in the end. `files`: how many files of each source there were in the end."""
         rows: dict[str, list[Row]] = {}
+        rejected: dict[str, list[Row]] = {}
         for node in self.nodes:
             if isinstance(source := node.operator, Source):
                 count = source.files if files is None else files[node.id]
@@ -164,9 +172,12 @@ class Shape:
                 if node.operator.stateful:  # it drops what is late
                     given = [[r for r in found if r.ts >= EARLIEST] for found in given]
                 rows[node.id] = node.operator.rows(*given)
+                if isinstance(node.operator, Rejecting):
+                    rejected[bad_records(node.id)] = node.operator.rejected(given[0])
             if len(rows[node.id]) > LARGEST:
                 raise TooLarge(node.id)
-        return {sink.id: sink.wanted(rows[sink.input]) for sink in self.sinks if sink.is_compared}
+        compared = (sink for sink in self.all_sinks if sink.is_compared)
+        return {sink.id: sink.wanted(rejected.get(sink.id, rows[sink.input])) for sink in compared}
 
     def without_unread(self) -> Shape:
         """Return the shape with only the vertices that lead to a sink."""

@@ -155,6 +155,19 @@ class Sink:
         return [Row(r["id"], r["k"], _micros(r["ts"]), r["v"]) for r in found]
 
 
+@dataclass(frozen=True)
+class BadRecords(Sink):
+    """Gets the rows that a vertex rejects. `input`: the vertex."""
+
+    def _vertex(self, edge: Any) -> dict[str, Any]:
+        return {"sink": {"format": self.format, "path": f"${{output}}/{self.id}"}}
+
+    def _read(self, directory: Path) -> list[Row]:
+        lines = (line for file in directory.rglob("part-*") for line in file.read_text().splitlines())
+        found = [json.loads(json.loads(line)["record"]) for line in lines]
+        return [Row(r["id"], r["k"], _micros(r["ts"]), r["v"]) for r in found]
+
+
 def leftovers(output: Path) -> list[str]:
     """Return the staged and temporary files that are still there.
 

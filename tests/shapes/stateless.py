@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tests.shapes.rows import Context, Operator, Row, pmod
 
@@ -52,11 +52,32 @@ class Filter(Operator):
     rest: int
 
     def sql(self, context: Context) -> str:
-        kept = f"pmod(v, {self.divisor}) <> {self.rest} AND v < {NEUTRAL + context.version}"
-        return f"SELECT * FROM {context.inputs[0]} WHERE {kept}"
+        return f"SELECT * FROM {context.inputs[0]} WHERE {self._kept(context)}"
+
+    def _kept(self, context: Context) -> str:
+        return f"pmod(v, {self.divisor}) <> {self.rest} AND v < {NEUTRAL + context.version}"
 
     def rows(self, *inputs: Sequence[Row]) -> list[Row]:
         return [r for r in inputs[0] if pmod(r.v, self.divisor) != self.rest]
+
+
+@dataclass(frozen=True)
+class Rejecting(Filter):
+    """A filter whose other rows are bad records, which go to a sink of their own."""
+
+    def sql(self, context: Context) -> str:
+        return f"SELECT *, IF({self._kept(context)}, NULL, 'rejected') AS _error FROM {context.inputs[0]}"
+
+    def vertex(self, context: Context) -> dict[str, Any]:
+        return super().vertex(context) | {"on-bad-record": {"to": bad_records(context.id)}}
+
+    def rejected(self, rows: Sequence[Row]) -> list[Row]:
+        return [r for r in rows if pmod(r.v, self.divisor) == self.rest]
+
+
+def bad_records(vertex: str) -> str:
+    """Return the sink of a vertex's bad records."""
+    return f"bad_of_{vertex}"
 
 
 @dataclass(frozen=True)

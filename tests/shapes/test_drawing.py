@@ -64,6 +64,7 @@ def test_a_seed_always_gives_the_same_shape() -> None:
             "Sink python",
             "Sink python update",
             "Sink python complete",
+            "Rejecting",
         ),
         *("1 sinks", "2 sinks", "3 sinks", "input arrives", "input is there", "done: nothing"),
         *(f"done: {what}" for what in dict.fromkeys(what for done in (*DONE, *DONE_AT_LENGTH) for what in done)),

@@ -96,6 +96,20 @@ async def test_a_task_that_waits_for_a_slow_reader_is_told(ward: Ward, tmp_path:
     await fires(ward.server, "MinflinkdBackpressure", job=job_id, task=task.minflinkd.task_id, timeout=120)
 
 
+async def test_bad_records_are_told(ward: Ward, tmp_path: Path) -> None:
+    vertices = {
+        "numbers": STEADY,
+        "odd": {
+            "inputs": ["numbers"],
+            "sql": "SELECT value, IF(value % 2 = 1, 'odd', NULL) AS _error FROM numbers",
+            "on-bad-record": "drop",
+        },
+        "seen": {"inputs": ["odd"], **COLLECT},
+    }
+    job_id = await ward.submit(tmp_path, "odd", vertices)
+    await fires(ward.server, "MinflinkdBadRecords", job=job_id, vertex="odd", severity="warning", timeout=120)
+
+
 async def test_a_jvm_that_stands_still_to_collect_garbage_is_told(ward: Ward, tmp_path: Path) -> None:
     job_id = await ward.submit(tmp_path, "litter", LITTERING)
     await ward.cluster.await_state(job_id, "RUNNING")
