@@ -238,7 +238,7 @@ async def test_it_may_be_added_to_a_job_that_has_state(child: Child, tmp_path: P
 
 
 async def test_bad_records_of_kafka_go_to_another_topic(connected: Child, kafka: Tansu) -> None:
-    """A vertex parses and rejects them; in the topic they are JSON, by vertex (K7, K6)."""
+    """A vertex parses and rejects them; in the topic they are JSON, by vertex (K7)."""
     await kafka.create_topic("clicks", partitions=1)
     await kafka.create_topic("bad-clicks", partitions=1)
     for record in ({"user": 1}, "no click", {"user": 2}):

@@ -209,6 +209,7 @@ def a_whole_cluster() -> ClusterSample:
         state_bytes=1,
         watermark=1.0,
         offsets={("flights", "flights.0"): 17.0},
+        bad_records={"flights": 1},
     )
     checkpoints = CheckpointSample(
         failed=1,
