@@ -109,9 +109,7 @@ def _quoted(name: str) -> Column:
 def _filter(session: Session, vertex: Vertex, parser: Any) -> Any:
     """Return a function of columns: the filter of a vertex, which is not to be moved or repeated."""
     action = "keep" if bad_record_sink(vertex) is not None else str(vertex.on_bad_record)
-    made = session.jvm.org.minflinkd.BadRecords(vertex.id, action, parser)
-    functions, boolean = session.jvm.org.apache.spark.sql.functions, session.jvm.org.apache.spark.sql.types.DataTypes
-    function = functions.udf(made, boolean.BooleanType).asNondeterministic().withName("bad_records")
+    function = session.jvm.org.minflinkd.BadRecords.filter(vertex.id, action, parser)
     context = session.spark.sparkContext
     return lambda *columns: Column(function.apply(_to_seq(context, columns, _to_java_column)))
 

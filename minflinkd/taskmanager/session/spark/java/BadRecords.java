@@ -16,6 +16,9 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.sql.api.java.UDF3;
 import org.apache.spark.sql.catalyst.expressions.csv.CsvToStructsEvaluator;
 import org.apache.spark.sql.catalyst.expressions.json.JsonToStructsEvaluator;
+import org.apache.spark.sql.expressions.UserDefinedFunction;
+import org.apache.spark.sql.functions;
+import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.util.TaskCompletionListener;
 
@@ -42,10 +45,16 @@ public final class BadRecords implements UDF3 {
   /**
    * Action: `fail`, `drop` or `keep`. Parser: of a source, reads a record again to say what is wrong with it; or null.
    */
-  public BadRecords(String vertex, String action, Object parser) {
+  private BadRecords(String vertex, String action, Object parser) {
     this.vertex = vertex;
     this.action = action;
     this.parser = parser;
+  }
+
+  /** Returns the filter of a vertex, as a function of columns that Spark neither moves nor repeats. */
+  public static UserDefinedFunction filter(String vertex, String action, Object parser) {
+    UDF3 filter = new BadRecords(vertex, action, parser); // of several methods, py4j may choose the one for any object
+    return functions.udf(filter, DataTypes.BooleanType).asNondeterministic().withName("bad_records");
   }
 
   /** Record: as text. Source: the file that it is from, or null. Returns false. */
