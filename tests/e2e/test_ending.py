@@ -26,6 +26,7 @@ def clean(inputs, params):
 """
 
 
+@pytest.mark.slow  # half a minute, most of it for a cluster of its own
 async def test_a_job_that_is_being_analysed_is_refused_and_nothing_tells_of_a_bug(tmp_path: Path) -> None:
     """The submitter reads that the daemon is shutting down, and no log has a traceback (Issue 15, 9)."""
     (tmp_path / "clicks.py").write_text(SLOW)

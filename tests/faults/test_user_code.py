@@ -95,6 +95,7 @@ async def test_code_that_blocks_the_interpreter_costs_no_heartbeat(cluster: Clus
     await cluster.cancel(job_id)
 
 
+@pytest.mark.slow  # test_exactly_once kills the session child of several jobs
 async def test_code_that_exits_the_process_costs_only_the_jobs_of_that_child(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:

@@ -22,6 +22,12 @@ from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
+
+@pytest.fixture
+def child(connected: Child) -> Child:
+    return connected
+
+
 TO_BAD = BadRecordSink(to=VertexId("bad"))
 SCHEMA = "id BIGINT, price DOUBLE, tags MAP<STRING, INT>"
 
@@ -237,7 +243,7 @@ async def test_it_may_be_added_to_a_job_that_has_state(child: Child, tmp_path: P
     assert [row["record"] for row in kept(tmp_path / "letters")] == ['{"id": 11, "price": "x"}']
 
 
-async def test_bad_records_of_kafka_go_to_another_topic(connected: Child, kafka: Tansu) -> None:
+async def test_bad_records_of_kafka_go_to_another_topic(child: Child, kafka: Tansu) -> None:
     """A vertex parses and rejects them; in the topic they are JSON, by vertex (K7)."""
     await kafka.create_topic("clicks", partitions=1)
     await kafka.create_topic("bad-clicks", partitions=1)
@@ -252,20 +258,20 @@ async def test_bad_records_of_kafka_go_to_another_topic(connected: Child, kafka:
         Vertex(id=VertexId("out"), inputs=inputs("clicks"), sink=Sink(format="collect")),
         letters(format="kafka", options=options),
     )
-    attempt = await connected.run(job(), query)
-    await connected.batches(attempt, 0)
-    good = await connected.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("out")))
-    await connected.stop(attempt)
+    attempt = await child.run(job(), query)
+    await child.batches(attempt, 0)
+    good = await child.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("out")))
+    await child.stop(attempt)
     assert [json.loads(row.row)["user"] for row in good.rows] == [1, 2]
     reads = task(
         from_topic(kafka, "bad-clicks"),
         sql("seen", "SELECT CAST(key AS STRING) AS key, CAST(value AS STRING) AS value FROM messages", "messages"),
         Vertex(id=VertexId("out"), inputs=inputs("seen"), sink=Sink(format="collect")),
     )
-    attempt = await connected.run(job(), reads)
-    await connected.batches(attempt, 0)
-    found = await connected.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("out")))
-    await connected.stop(attempt)
+    attempt = await child.run(job(), reads)
+    await child.batches(attempt, 0)
+    found = await child.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("out")))
+    await child.stop(attempt)
     [row] = [json.loads(row.row) for row in found.rows]
     letter = json.loads(row["value"])
     assert (row["key"], letter["vertex"], letter["error"]) == ("clicks", "clicks", "no user")

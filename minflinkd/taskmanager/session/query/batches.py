@@ -139,7 +139,7 @@ class MicroBatches:
 
     def _write(self, frame: DataFrame, epoch: int) -> None:
         began = time.monotonic()
-        rows = self.sinks.write(frame, epoch, tasks=self.tasks)
+        rows = self.sinks.write(frame, epoch, began_ms=lambda: self._began_ms(epoch), tasks=self.tasks)
         if any(sink.sink is not None and sink.sink.python is not None for sink in self.plan.sinks):
             # The next micro-batch is planned in the same session.
             steady_plans.hold(frame.sparkSession, stateful=self.plan.keeps_state)
@@ -158,6 +158,9 @@ class MicroBatches:
             self.watermarks.take_in(self.gate.run().execution, self.channels.watermarks())
         self.progress.finished(epoch, rows)
         self.published(epoch, time.monotonic() - began)
+
+    def _began_ms(self, epoch: int) -> int:
+        return int(snapshot.read_offsets(self.checkpoint, epoch).metadata["batchTimestampMs"])
 
     def look_at_exchanges(self) -> None:
         """Read what has arrived from exchanges, and forward watermarks, while no micro-batch runs."""

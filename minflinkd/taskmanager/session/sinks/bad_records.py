@@ -16,7 +16,6 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.plan.bad_records import read_rows
 from minflinkd.taskmanager.session.sinks.batch import BatchSink
 from minflinkd.taskmanager.session.spark.failures import hidden
-from minflinkd.taskmanager.session.state import snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -36,12 +35,11 @@ class Found:
 class BadRecordSinks:
     """The bad records of one task, and the sinks that some of them go to.
 
-    `root`: where Spark's tasks put them, in the attempt's directory, a directory for each micro-batch. `checkpoint`:
-    Spark's. `senders`: the vertices whose bad records a sink gets. `specified`: the sinks as the job has them.
+    `root`: where Spark's tasks put them, in the attempt's directory, a directory for each micro-batch. `senders`: the
+    vertices whose bad records a sink gets. `specified`: the sinks as the job has them.
     """
 
     root: Path
-    checkpoint: Path
     senders: Mapping[VertexId, Sequence[VertexId]]
     sinks: Mapping[VertexId, BatchSink]
     specified: Mapping[VertexId, Sink]
@@ -57,13 +55,10 @@ class BadRecordSinks:
                 log.warning("bad records", vertex=vertex.name, records=count, some=_some(files))
         return found
 
-    def rows(self, spark: SparkSession, sink: VertexId, found: Found, epoch: int) -> DataFrame | None:
-        """Return the rows that a sink gets of a micro-batch; None if there are none."""
+    def rows(self, spark: SparkSession, sink: VertexId, found: Found, began_ms: int) -> DataFrame | None:
+        """Return the rows that a sink gets of a micro-batch that began then; None if there are none."""
         there = [found.directories[vertex] for vertex in self.senders[sink] if vertex in found.directories]
-        if not there:
-            return None
-        began = int(snapshot.read_offsets(self.checkpoint, epoch).metadata["batchTimestampMs"])
-        return read_rows(spark, there, began, self.specified[sink])
+        return read_rows(spark, there, began_ms, self.specified[sink]) if there else None
 
     def remove(self, epoch: int) -> None:
         """Delete the files of a micro-batch."""

@@ -73,15 +73,20 @@ class TaskSinks:
         self._committing = threading.Lock()
         self.ledgers = [sink.ledger for sink in self._sinks.values() if sink.ledger is not None]
 
-    def write(self, frame: DataFrame, epoch: int, *, tasks: int | None = None) -> RowCounts:
-        """Write a micro-batch, computed by `tasks` Spark tasks if given. Returns the rows written and rejected."""
+    def write(
+        self, frame: DataFrame, epoch: int, *, began_ms: Callable[[], int], tasks: int | None = None
+    ) -> RowCounts:
+        """Write a micro-batch, computed by `tasks` Spark tasks if given. Returns the rows written and rejected.
+
+        `began_ms`: returns when it began, as Spark has recorded; a repeated one began when the first try did.
+        """
         if (bad := self._bad_records) is None:
             return RowCounts(written=_write(self._results, frame, epoch, tasks))
         try:
             written = _write(self._results, frame, epoch, tasks, at_once=True)
             found = bad.find(epoch)
             for name, sink in bad.sinks.items():
-                if (rows := bad.rows(frame.sparkSession, name, found, epoch)) is not None:
+                if (rows := bad.rows(frame.sparkSession, name, found, began_ms())) is not None:
                     written |= _write({name: sink}, rows, epoch, None)
         finally:
             bad.remove(epoch)
@@ -231,13 +236,11 @@ def make_sinks(
         results[request.task.end] = exchange
     if all(vertex.on_bad_record is None for vertex in request.task.vertices):
         return TaskSinks(results)
-    directory = Path(request.directory)
     specified = {vertex.id: vertex.sink for vertex in plan.sinks if not vertex.inputs and vertex.sink is not None}
     return TaskSinks(
         results,
         BadRecordSinks(
-            root=directory / "bad-records",
-            checkpoint=directory / "checkpoint",
+            root=Path(request.directory) / "bad-records",
             senders=senders(request.task.vertices),
             sinks={name: made[name] for name in specified},
             specified=specified,
