@@ -180,6 +180,7 @@ async def test_a_source_of_files_is_restored_wherever_its_log_stands(child: Chil
     """Each restore is from a snapshot, with only the last compact entry; Spark guesses the interval from that (C11).
 
     Here it is 2 at first, and 4 from the restore at entry 4 on. Then 9 is no compact entry, as Spark would expect.
+    Another job starts at the offsets: Spark reads its log from the beginning.
     """
     (tmp_path / "in").mkdir()
     (tmp_path / "counted.py").write_text(SINK.replace("row.side, row.value", "row.value") % str(tmp_path / "out"))
@@ -188,17 +189,29 @@ async def test_a_source_of_files_is_restored_wherever_its_log_stands(child: Chil
     query = task(Vertex(id=VertexId("files"), source=files), call("counted:write", "files"))
     context = job(spark={"spark.sql.streaming.fileSource.log.compactInterval": "2"})
     code, fields = {"counted.py": str(tmp_path / "counted.py")}, dict[str, Any]()
-    for checkpoint_id, end in enumerate((4, 9, 10, 13, 14, 21), 1):
+
+    def feed(end: int) -> None:
         for number in range(end + 1):
             if not (file := tmp_path / "in" / f"{number:02d}.json").exists():
                 (tmp_path / f".{number}").write_text(json.dumps({"value": number}) + "\n")
                 (tmp_path / f".{number}").rename(file)
+
+    for checkpoint_id, end in enumerate((4, 9, 10, 13, 14, 21), 1):
+        feed(end)
         attempt = await child.run(context, query, artifacts=code, **fields)
         await child.batches(attempt, end)
         taken, state = await snapshot(child, attempt, checkpoint_id)
         await child.stop(attempt)
         assert taken.batch_id == end
+        if end in (10, 14):
+            feed(end + 1)
+            at = p.Restored(checkpoint_id=0, batch_id=-1, operators=taken.operators, offsets=taken.source_offsets)
+            other = await child.run(
+                job(spark=context.spark), query, artifacts=code, restored=at, directory=lay_out(child, state)
+            )
+            await child.batches(other, 1)
+            await child.stop(other)
         what = p.Restored(checkpoint_id=checkpoint_id, batch_id=end, transactions=())
         fields = {"restored": what, "directory": lay_out(child, state)}
     values = [value for _, value in map(json.loads, (tmp_path / "out").read_text().splitlines())]
-    assert sorted(values) == list(range(22))
+    assert sorted(values) == sorted([*range(22), 11, 15])

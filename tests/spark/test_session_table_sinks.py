@@ -129,7 +129,7 @@ async def test_a_table_that_was_replaced_is_not_mixed_with_the_one_before(
     if isinstance(lake, Iceberg):
         lake.catalog().drop_table("db.replaced")
     else:
-        lake.root("replaced").rename(tmp_path / "gone")  # the attempt may be writing into it
+        Path(lake.root("replaced")).rename(tmp_path / "gone")  # the attempt may be writing into it
     with pytest.raises(MinflinkError, match="is gone, and rows of sink out wait for it") as gone:
         await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1))
     assert gone.value.info().code == "sink-table"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -83,9 +84,12 @@ def test_a_query_reads_what_the_queries_before_it_have_written(default: int, run
 
 def test_only_logs_of_files_are_changed(tmp_path: Path) -> None:
     """Other sources keep a file of another kind there."""
+    lines = [json.dumps({"path": f"/in/{n}.json", "timestamp": n, "batchId": n}) for n in range(53)]
     for path in ("sources/0/39.compact", *(f"sources/0/{n}" for n in range(40, 53)), "sources/1/0"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("v1\n")
+    (tmp_path / "sources/0/39.compact").write_text("\n".join(["v1", *lines[:40]]))
     keep_intervals(tmp_path, 10)
-    assert (tmp_path / "sources/0/19.compact").read_text() == ""
+    assert (tmp_path / "sources/0/19.compact").read_text() == "\n".join(["v1", *lines[:20]])
+    assert not [path for path in (tmp_path / "sources/0").iterdir() if path.name.startswith(".")]
     assert [path.name for path in (tmp_path / "sources/1").iterdir()] == ["0"]

@@ -90,7 +90,7 @@ def _for_sink(rows: DataFrame, sink: Sink) -> DataFrame:
     if sink.format == "kafka":  # it refuses what is too large, and the job would fail for ever
         most = int(sink.options.get(LARGEST, LARGEST_RECORD)) - _BESIDE
         some = most // _WIDEST
-        told = F.concat(F.lit(f"(the first {some:,} characters of a larger record) "), F.substring("error", 1, some))
+        told = F.concat(F.lit(f"(cut to {some:,} characters) "), F.substring("error", 1, some))
         cut = _as_json(error=told, record=F.substring("record", 1, some))
         text = F.when(F.octet_length(_as_json()) > most, cut).otherwise(_as_json())
         return rows.select(F.col("vertex").alias("key"), text.alias("value"))

@@ -116,7 +116,8 @@ class MicroBatches:
     def _await_room(self) -> None:
         """Wait while a disk is nearly full, readers are too far behind (J10), or a stop checkpoint holds batches back.
 
-        Waits before anything of the micro-batch is computed, so that the one before can be checkpointed meanwhile.
+        Waits before the micro-batch is computed, so that the one before can be checkpointed meanwhile. But Spark has
+        computed already what it broadcasts, and stages of an adaptive plan.
         Raises QueryEnded.
         """
         pause = 0.005

@@ -6,12 +6,14 @@ distance. If there is only one, Spark guesses. Example: a log was written in int
 `39.compact` as its last compact entry. From that alone, Spark takes the interval for 10, looks for `49.compact`, and
 fails with "49.compact doesn't exist". It also fails at each restart.
 
-A snapshot has only the last compact entry. So an empty one is put at the right distance before it; Spark reads its
-name only.
+A snapshot has only the last compact entry. So the one that was at the right distance before it is written again: it is
+the part of the last one that had been read by then. Mostly Spark looks at its name only. But a query that started at
+given offsets reads its log from the beginning.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,13 +29,28 @@ def keep_intervals(checkpoint: Path, default: int) -> None:
         for name in present - wanted:
             (log / name).unlink()
         for name in wanted - present:
-            (log / name).touch()
+            _write_again(log, name, max(present & wanted, key=_compact_number))
+
+
+def _write_again(log: Path, name: str, later: str) -> None:
+    """Write a compact entry, from a later one: each line but the first, the version, is a file with its entry."""
+    version, *lines = (log / later).read_text("utf-8").splitlines()
+    kept = [line for line in lines if int(json.loads(line)["batchId"]) <= _compact_number(name)]
+    draft = log / f".{name}"
+    draft.write_text("\n".join([version, *kept]), "utf-8")
+    draft.rename(log / name)
+
+
+def _compact_number(name: str) -> int:
+    match = _ENTRY.fullmatch(name)
+    return int(match[1]) if match is not None and match[2] else -1
 
 
 def with_interval(names: Iterable[str], default: int) -> set[str]:
     """Return the entries that a log should have, so that Spark finds an interval that fits them all. Pure.
 
-    Earlier compact entries may be left out, or an empty one added. They stay as they are if no interval fits.
+    Earlier compact entries may be left out, or one added. All stay as they are if no interval fits, which takes a job
+    that has changed Spark's setting.
     """
     present = set(names)
     entries = [(int(match[1]), bool(match[2])) for name in present if (match := _ENTRY.fullmatch(name))]
@@ -48,7 +65,9 @@ def with_interval(names: Iterable[str], default: int) -> set[str]:
 
     if fits(found := last - compact[-2] if len(compact) > 1 else guessed(last, default)):
         return present
-    for interval in range(min(default, last), last + 1):  # the entry before has a number, so it is at most `last`
+    for interval in range(
+        max(1, min(default, last)), last + 1
+    ):  # the entry before has a number, so it is at most `last`
         if found != interval and fits(interval):
             between = {f"{number}.compact" for number in compact if last - interval < number < last}
             return (present - between) | {f"{last - interval}.compact"}

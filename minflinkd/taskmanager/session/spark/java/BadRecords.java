@@ -34,7 +34,7 @@ public final class BadRecords implements UDF3 {
   private static final String BATCH = "streaming.sql.batchId"; // Spark's own
 
   private static final int EXAMPLES = 3; // rows that are kept of a task if rows are dropped, to show them
-  private static final int LONGEST = 500; // characters of a record in an error
+  private static final int LONGEST = 500; // characters of a record, and of what is wrong with it, in an error
   private static final String UNFIT = "it does not fit the source's schema";
   private static final Map OPEN = new ConcurrentHashMap(); // task attempt and vertex -> Output
 
@@ -166,6 +166,10 @@ public final class BadRecords implements UDF3 {
     }
   }
 
+  private static String inOneLine(String text) {
+    return (text.length() > LONGEST ? text.substring(0, LONGEST) + "..." : text).replace('\n', ' ');
+  }
+
   /** A vertex has met a bad record, and is to fail then. */
   public static final class Found extends RuntimeException {
     Found(String vertex, String error, String record, String source) {
@@ -173,9 +177,9 @@ public final class BadRecords implements UDF3 {
           "[BAD_RECORD] " // the session child looks for it
               + vertex
               + (source == null ? " rejects a record: " : " cannot parse a record of " + source + ": ")
-              + error
+              + inOneLine(error)
               + ": "
-              + (record.length() > LONGEST ? record.substring(0, LONGEST) + "..." : record).replace('\n', ' '));
+              + inOneLine(record));
     }
   }
 }
