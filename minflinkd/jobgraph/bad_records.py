@@ -11,7 +11,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from minflinkd.jobgraph import delivery
+from minflinkd.jobgraph import delivery, params
 from minflinkd.jobgraph.faults import Faults, at, meant, show, vertex_path
 from minflinkd.jobgraph.model import BadRecordSink, JobGraph, OnBadRecord, OutputMode, Source, Vertex
 from minflinkd.runtime.ids import VertexId
@@ -50,12 +50,12 @@ def check_bad_records(graph: JobGraph, faults: Faults) -> None:
         if vertex.kind == "sink":
             faults.add(path, "a sink has no bad records", "set it on the vertex that finds them")
         elif vertex.source is not None and vertex.source.python is None:
-            _check_source(vertex.source, path, faults)
+            _check_source(graph, vertex.source, path, faults)
         if (name := bad_record_sink(vertex)) is not None:
             _check_sink(by_id, name, at(path, "to"), faults)
 
 
-def _check_source(source: Source, path: str, faults: Faults) -> None:
+def _check_source(graph: JobGraph, source: Source, path: str, faults: Faults) -> None:
     if source.format not in PARSED:
         problem = f"a {source.format or 'faulty'} source parses no records"
         hint = f"set it on the vertex that parses them, which says in a column {ERROR} what is wrong with a row"
@@ -63,7 +63,10 @@ def _check_source(source: Source, path: str, faults: Faults) -> None:
     for name in source.options:
         if name.lower() in _DECIDED:
             faults.add(path, f"the option {name} says what becomes of bad records, too", f"leave {name} out")
-    for name, value in source.options.items() if source.format == "json" else ():
+    for name, text in source.options.items() if source.format == "json" else ():
+        if any(params.problems(text, graph.params)):
+            continue  # a fault of its own
+        value = params.substitute(text, graph.params)
         if name.lower() == "multiline" and value.lower() != "false":
             problem = "with multiLine, Spark takes a whole file for bad if one of its records is"
             faults.add(path, problem, "write one record to a line, and leave multiLine out")

@@ -213,6 +213,8 @@ def test_info_shows_tasks_checkpoints_recoveries_what_is_waited_for_and_the_last
     assert "Waiting for slots: 2 slots of one TaskManager are needed; 1 TaskManager is registered" in shown
     assert "flights -> delays" in shown
     assert "Sink out: parquet, exactly-once" in shown
+    assert "Bad records: 1,200 of delays" in shown
+    assert json.loads(command("info", RUNNING, "--json").output)["minflinkd"]["bad-records"] == {"delays": 1200}
     assert "Checkpoints: 7 completed, 1 failed, the last took 300 ms, 4.0 KiB" in shown
     assert "TaskManager lost from checkpoint 3" in shown
     assert "AttributeError: 'DataFrame' object has no attribute 'selectt'" in command("info", FAILED).output

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from minflinkd.checkpoint.row_counts import row_counts, sink_rows, source_rows
+from msgspec.structs import replace
+
+from minflinkd.checkpoint.row_counts import bad_records, row_counts, sink_rows, source_rows
 from minflinkd.jobgraph.chaining import chain
-from minflinkd.jobgraph.model import Input, JobGraph, Sink, Source, Task, Vertex
+from minflinkd.jobgraph.model import Input, JobGraph, OnBadRecord, Sink, Source, Task, Vertex
 from minflinkd.rpc.snapshot import RowCounts, TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, ResourceId, TaskId, VertexId
 
@@ -68,6 +70,24 @@ def test_a_sink_that_is_gone_takes_its_rows_with_it() -> None:
     both = (APART[0], snapshot("sums", RowCounts(read={"events": 90}, written={"out": 9, "copy": 9}), events=4))
     *_, found = row_counts(both, tasks(graph(exchange=True))).values()
     assert found.written == {"out": 9}
+
+
+def test_bad_records_stay_with_the_vertex_that_found_them() -> None:
+    """Also if the vertex is in another task from then on; those of a vertex that is gone are dropped (K7)."""
+    (one,) = tasks(graph(exchange=False))
+    whole = (snapshot(one, RowCounts(rejected={"events": 7, "sums": 2, "gone": 1})),)
+    first, second = row_counts(whole, tasks(graph(exchange=True))).values()
+    assert (first.rejected, second.rejected) == ({"events": 7}, {"sums": 2})
+    apart = (snapshot("events", RowCounts(rejected={"events": 7})), snapshot("sums", RowCounts(rejected={"sums": 2})))
+    assert row_counts(apart, tasks(graph(exchange=False)))[one].rejected == {"events": 7, "sums": 2}
+
+
+def test_a_vertex_that_looks_for_bad_records_has_a_count_from_the_beginning() -> None:
+    """For Prometheus, a metric that begins with 1 has not increased. Counts of before are not shown of others."""
+    (task,) = chain(graph(exchange=False))
+    looking = replace(task, vertices=(replace(task.vertices[0], on_bad_record=OnBadRecord.DROP), *task.vertices[1:]))
+    assert bad_records(looking, RowCounts(rejected={"sums": 2})) == {"events": 0}
+    assert bad_records(looking, RowCounts(rejected={"events": 7})) == {"events": 7}
 
 
 def test_rows_of_an_exchange_are_neither_a_sources_nor_a_sinks() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from minflinkd.cli.explain import explanation, lines
 from minflinkd.jobgraph.chaining import cut_edges, cut_reasons
-from minflinkd.jobgraph.model import Input, JobGraph, Sink, Source, Vertex
+from minflinkd.jobgraph.model import BadRecordSink, Input, JobGraph, OnBadRecord, Sink, Source, Vertex
 from minflinkd.rest.schemas import ExplainedOperator, TaskExplanation
 from minflinkd.runtime.ids import VertexId
 
@@ -71,3 +73,27 @@ def test_with_spark_each_task_has_its_state_and_its_plan() -> None:
     assert "  state: stateStoreSave of counts (2 times)" in list(lines(explanation(GRAPH, {"counts": twice}, "")))
     assert text[-3:] == ["Spark's plan of task counts:", "  *(1) Project", "  +- Scan"]
     assert "  begins here, as events -> counts is an exchange: the job asks for it (exchange: true)" in text
+
+
+def test_a_vertex_that_looks_for_bad_records_says_what_becomes_of_them() -> None:
+    """Their sink belongs to the task, though it reads nothing (K7)."""
+    events, counts = vertex("events"), vertex("counts", "events")
+    graph = JobGraph(
+        name="clicks",
+        vertices=(
+            replace(events, on_bad_record=BadRecordSink(to=VertexId("bad"))),
+            replace(counts, on_bad_record=OnBadRecord.DROP),
+            replace(vertex("more", "counts"), on_bad_record=OnBadRecord.FAIL),
+            vertex("out", "more", sink=True),
+            Vertex(id=VertexId("bad"), sink=Sink(format="console")),
+        ),
+    )
+    found = explanation(graph, {}, "no daemon answers")
+    [task] = found["tasks"]
+    assert {each["id"]: each["does"] for each in task["vertices"]} == {
+        "events": "reads rate, sends bad records to bad",
+        "counts": "SQL over events, drops bad records",
+        "more": "SQL over counts, fails on bad records",
+        "out": "writes console",
+        "bad": "writes console",
+    }

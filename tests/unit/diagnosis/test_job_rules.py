@@ -16,9 +16,10 @@ from minflinkd.diagnosis.facts import History, JobFacts, silent_after
 from minflinkd.diagnosis.findings import Finding, Severity
 from minflinkd.diagnosis.job import RULES, diagnose, summary
 from minflinkd.diagnosis.words import line
-from minflinkd.jobgraph.model import Input, JobGraph, Source, Vertex
+from minflinkd.jobgraph.model import BadRecordSink, Input, JobGraph, OnBadRecord, Source, Vertex
 from minflinkd.rpc.jobs import JobStatus, RepeatedFailures
 from minflinkd.rpc.messages import BatchWork, SessionPhase, TaskManagerLoss
+from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import ErrorInfo, Kind
 from minflinkd.runtime.ids import ResourceId, TaskId, VertexId
 from tests.unit.diagnosis.facts import (
@@ -240,6 +241,24 @@ def test_a_watermark_that_moves_is_not_held_back() -> None:
 def test_rows_that_are_dropped_as_late_are_counted() -> None:
     found = only(facts(details(first(), second(late_rows=5_000))))
     assert (found.code, found.figure) == ("late-rows", "10 %")
+
+
+@pytest.mark.parametrize(
+    ("action", "said", "advised"),
+    [
+        (OnBadRecord.DROP, "bad records are dropped", "a sink would have all"),
+        (BadRecordSink(to=VertexId("bad")), "bad records go to bad, with what is wrong", "mend the vertex"),
+    ],
+)
+def test_bad_records_are_counted(action: OnBadRecord | BadRecordSink, said: str, advised: str) -> None:
+    """With where they go now. Those of a vertex that no longer looks for them are not spoken of (K7)."""
+    looking = replace(first(), rows=RowCounts(read={"clicks": 50_000}, rejected={"clicks": 1_200}))
+    assert diagnose(facts(details(looking, second()))) == ()
+    vertices = tuple(replace(vertex, on_bad_record=action) for vertex in looking.task.vertices)
+    found = only(facts(details(replace(looking, task=replace(looking.task, vertices=vertices)), second())))
+    assert (found.code, found.figure, found.task) == ("bad-records", "1,200", FIRST)
+    assert found.sentence == f"clicks has found 1,200 bad records since the job was submitted; {said}"
+    assert advised in found.do
 
 
 # --- state ---

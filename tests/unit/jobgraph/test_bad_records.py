@@ -129,6 +129,14 @@ def test_what_cannot_be_is_named(changed: dict[str, Any], path: str, said: str) 
     assert said in problems(vertices(**changed))[f"vertices.{path}"]
 
 
+def test_an_option_that_is_refused_may_come_from_a_param() -> None:
+    """What counts is the value that the source gets."""
+    given = {"name": "shop", "vertices": vertices(events=of_json(multiLine="${lines}"))}
+    parse_job(given | {"params": {"lines": False}})
+    with pytest.raises(InvalidJobGraph, match="a whole file for bad"):
+        parse_job(given | {"params": {"lines": True}})
+
+
 def test_python_vertices_are_left_out_with_the_sinks_of_their_bad_records() -> None:
     """What needs artifacts that are missing is not analysed, and nothing is said about the rest (J4)."""
     given = vertices(prices={"inputs": ["events"], "python": "shop:prices", "on-bad-record": {"to": "odd"}}, odd=BAD)

@@ -16,7 +16,17 @@ from minflinkd.checkpoint.statistics import CheckpointStatistics
 from minflinkd.dispatcher.submission import NoSession
 from minflinkd.jobgraph.difference import Change, SettingChange, VertexChange
 from minflinkd.jobgraph.faults import GraphFault
-from minflinkd.jobgraph.model import Input, JobGraph, RestartKind, RestartStrategy, Sink, Source, Task, Vertex
+from minflinkd.jobgraph.model import (
+    Input,
+    JobGraph,
+    OnBadRecord,
+    RestartKind,
+    RestartStrategy,
+    Sink,
+    Source,
+    Task,
+    Vertex,
+)
 from minflinkd.rpc.jobs import (
     CancelJob,
     CheckpointsInBrief,
@@ -127,7 +137,12 @@ def graph(name: str = "carrier-delays") -> JobGraph:
         restart_strategy=RestartStrategy(kind=RestartKind.FIXED_DELAY, attempts=3),
         vertices=(
             Vertex(id=VertexId("flights"), source=Source(format="json", path="/data/flights")),
-            Vertex(id=VertexId("delays"), inputs=(Input(id=VertexId("flights")),), sql="SELECT * FROM flights"),
+            Vertex(
+                id=VertexId("delays"),
+                inputs=(Input(id=VertexId("flights")),),
+                sql="SELECT * FROM flights",
+                on_bad_record=OnBadRecord.DROP,
+            ),
             Vertex(
                 id=VertexId("out"),
                 inputs=(Input(id=VertexId("delays"), exchange=True),),
@@ -151,7 +166,7 @@ def details(
         start_ms=STARTED + 500,
         end_ms=-1,
         metrics=TaskMetrics(batch_id=41, batches=42, rows_in=1000, rows_out=10, batch_ms=120.0, watermark_ms=STARTED),
-        rows=RowCounts(read={"flights": 5000}, written={"delays": 50}),
+        rows=RowCounts(read={"flights": 5000}, written={"delays": 50}, rejected={"delays": 1200}),
         phases={"build": 0.2},
         allocation_id=AllocationId("f" * 32),
         entered={ExecutionState.SCHEDULED: STARTED + 500, ExecutionState.RUNNING: STARTED + 700},

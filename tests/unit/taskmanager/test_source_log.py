@@ -93,3 +93,27 @@ def test_only_logs_of_files_are_changed(tmp_path: Path) -> None:
     assert (tmp_path / "sources/0/19.compact").read_text() == "\n".join(["v1", *lines[:20]])
     assert not [path for path in (tmp_path / "sources/0").iterdir() if path.name.startswith(".")]
     assert [path.name for path in (tmp_path / "sources/1").iterdir()] == ["0"]
+
+
+def test_a_damaged_log_is_left_to_spark(tmp_path: Path) -> None:
+    """Its error names the file that is damaged."""
+    log = tmp_path / "sources" / "0"
+    log.mkdir(parents=True)
+    for text in ("", "v1\n{", 'v1\n{"path": "/in/1"}'):
+        (log / "39.compact").write_text(text)
+        for number in range(40, 53):
+            (log / str(number)).write_text("v1\n")
+        before = sorted(log.iterdir())
+        keep_intervals(tmp_path, 10)
+        assert sorted(log.iterdir()) == before
+
+
+def test_the_checksum_of_an_earlier_entry_is_not_taken_for_that_of_the_new_one(tmp_path: Path) -> None:
+    """Hadoop reads a local file with the checksum beside it, if there is one."""
+    log = tmp_path / "sources" / "0"
+    log.mkdir(parents=True)
+    (log / "39.compact").write_text("v1")
+    (log / "49").write_text("v1")
+    (log / ".19.compact.crc").write_bytes(b"crc")
+    keep_intervals(tmp_path, 10)
+    assert sorted(path.name for path in log.iterdir()) == ["19.compact", "39.compact", "49"]

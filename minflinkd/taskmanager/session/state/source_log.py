@@ -33,11 +33,18 @@ def keep_intervals(checkpoint: Path, default: int) -> None:
 
 
 def _write_again(log: Path, name: str, later: str) -> None:
-    """Write a compact entry, from a later one: each line but the first, the version, is a file with its entry."""
-    version, *lines = (log / later).read_text("utf-8").splitlines()
-    kept = [line for line in lines if int(json.loads(line)["batchId"]) <= _compact_number(name)]
+    """Write a compact entry, from a later one: each line but the first, the version, is a file with its entry.
+
+    A later one that cannot be read is left to Spark, whose error names it.
+    """
+    try:
+        version, *lines = (log / later).read_text("utf-8").splitlines()
+        kept = [line for line in lines if int(json.loads(line)["batchId"]) <= _compact_number(name)]
+    except (ValueError, KeyError, TypeError):
+        return
     draft = log / f".{name}"
     draft.write_text("\n".join([version, *kept]), "utf-8")
+    (log / f".{name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of an entry of that name that was there before
     draft.rename(log / name)
 
 
