@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from minflinkd.jobgraph.model import BadRecordSink, OnBadRecord, OutputMode, Sin
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
+from tests.lakes import Delta, Iceberg, Lake
 from tests.servers.kafka import Tansu
+from tests.servers.postgres import Postgres
 from tests.shortened import first
+from tests.spark.databases import Tables
 from tests.spark.session_child import Child, call, inputs, job, parquet, python, rate, sql, task
 from tests.spark.test_session_kafka import from_topic
 from tests.spark.test_session_snapshots import artifact, lay_out, snapshot
@@ -315,3 +319,91 @@ async def test_a_sink_that_reads_in_parts_takes_no_bad_record_away(child: Child,
     bad = [json.loads(row["record"])["value"] for row in kept(tmp_path / "letters")]
     assert sorted(bad)[:20] == [n for n in range(200) if n % 10 == 7]
     assert found.rows.rejected == {"sevens": 10 * (found.batch_id + 1)}
+
+
+ODD = (
+    "no JSON, \u00fcml\u00e4ut \U0001f600",
+    "null byte \0 within",
+    '{"id": "' + "x" * 3_000 + '"}',
+    "",
+    '"; DROP TABLE bad; --',
+)
+
+
+async def sent(child: Child, tmp_path: Path, sink: Vertex) -> None:
+    """Let a source send bad records, and publish them with a checkpoint."""
+    put(tmp_path / "in", "1.json", [line for line in ODD if line])
+    query = task(files(tmp_path / "in", TO_BAD), call("kept:rows", "events"), sink)
+    attempt = await child.run(job(), query, artifacts=code(tmp_path))
+    await child.batches(attempt, 0)
+    await snapshot(child, attempt, 1)
+    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1))
+    await child.stop(attempt)
+
+
+@pytest.mark.parametrize("kind", [Delta, Iceberg])
+async def test_bad_records_go_into_a_table(child: Child, tmp_path: Path, kind: type[Lake]) -> None:
+    """With the columns and types that the documentation names (K7, K2, K3)."""
+    lake = kind(tmp_path / "lake")
+    await sent(child, tmp_path, Vertex(id=VertexId("bad"), sink=lake.sink("bad")))
+    rows = lake.rows("bad")
+    assert sorted(row["record"] for row in rows) == sorted(filter(None, ODD))
+    assert all(isinstance(row["time"], datetime) and row["error"] and row["source"] for row in rows)
+
+
+async def test_bad_records_go_into_a_database(child: Child, tmp_path: Path, postgres: Postgres) -> None:
+    """PostgreSQL has no texts with NUL: the job would fail at this record for ever (K7)."""
+    tables = Tables.of_postgresql(postgres)
+    await sent(child, tmp_path, Vertex(id=VertexId("bad"), sink=Sink(**tables.sink("bad"))))
+    found = await tables.ask("SELECT record FROM bad")
+    assert sorted(found) == sorted(line.replace("\0", "\ufffd") for line in ODD if line)
+
+
+async def test_bad_records_go_into_lines_of_text(child: Child, tmp_path: Path) -> None:
+    """Each is JSON on one line, with all its fields (K7)."""
+    (tmp_path / "bad").mkdir()
+    put(tmp_path / "in", "1.json", [line for line in ODD if line])
+    query = task(
+        files(tmp_path / "in", TO_BAD), call("kept:rows", "events"), letters(format="text", path=str(tmp_path / "bad"))
+    )
+    attempt = await child.run(job(), query, artifacts=code(tmp_path))
+    await child.batches(attempt, 0)
+    taken, _ = await snapshot(child, attempt, 1)
+    await child.stop(attempt)
+    staged = [file.staged for transaction in taken.transactions for file in transaction.files]
+    rows = [json.loads(line) for file in staged for line in (tmp_path / "bad" / file).read_text("utf-8").splitlines()]
+    assert sorted(row["record"] for row in rows) == sorted(filter(None, ODD))
+    assert all(row.keys() == {"time", "vertex", "error", "record", "source"} for row in rows)
+
+
+async def test_a_record_that_is_too_large_for_kafka_is_cut(child: Child, tmp_path: Path, kafka: Tansu) -> None:
+    """Otherwise the job would fail at it for ever. What fits is whole (K7)."""
+    await kafka.create_topic("cut", partitions=1)
+    large, fits = '{"id": "' + "\u00fc" * 20_000 + '"}', '{"id": "' + "x" * 8_000 + '"}'
+    put(tmp_path / "in", "1.json", [large, fits])
+    options = {"kafka.bootstrap.servers": kafka.address, "topic": "cut", "kafka.max.request.size": "20000"}
+    query = task(
+        files(tmp_path / "in", TO_BAD),
+        call("kept:rows", "events"),
+        letters(format="kafka", options=options | kafka.one_by_one),
+    )
+    attempt = await child.run(job(), query, artifacts=code(tmp_path))
+    await child.batches(attempt, 0)
+    await child.stop(attempt)
+    text = "SELECT CAST(value AS STRING) AS value FROM messages"
+    reads = task(
+        from_topic(kafka, "cut"),
+        sql("seen", text, "messages"),
+        Vertex(id=VertexId("out"), inputs=inputs("seen"), sink=Sink(format="collect")),
+    )
+    attempt = await child.run(job(), reads)
+    await child.batches(attempt, 0)
+    found = await child.ask(p.TellCollected(attempt_id=attempt, vertex_id=VertexId("out")))
+    await child.stop(attempt)
+    rows = [json.loads(json.loads(row.row)["value"]) for row in found.rows]
+    whole, cut = sorted(rows, key=lambda row: "cut" in row["error"])
+    assert whole["record"] == fits
+    assert len(whole["error"]) < 600
+    assert whole["error"].endswith('to target Spark data type "BIGINT"'), "Spark tells the whole value before that"
+    assert large.startswith(cut["record"])
+    assert cut["error"].startswith(f"(cut to {len(cut['record']):,} characters) ")

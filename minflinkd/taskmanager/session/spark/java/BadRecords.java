@@ -106,7 +106,10 @@ public final class BadRecords implements UDF3 {
     String text = advice < 0 ? message : message.substring(advice + 14);
     text = text.split("\n")[0].replaceFirst("^\\[[A-Z_.]+\\] ", "").replaceFirst(" SQLSTATE: \\w+$", "");
     text = text.split(" Correct the value as per")[0].split(" \\(start marker at")[0];
-    return text.endsWith(".") ? text.substring(0, text.length() - 1) : text;
+    if (text.endsWith(".")) text = text.substring(0, text.length() - 1);
+    int half = LONGEST / 2; // the value stands in between, and may be as long as the record
+    int length = text.length();
+    return length > LONGEST ? text.substring(0, half) + " ... " + text.substring(length - half) : text;
   }
 
   /** The file of one Spark task. */
