@@ -97,12 +97,13 @@ def rejected_records(facts: JobFacts) -> Iterator[Finding]:
             if not bad:
                 continue
             sink = bad_record_sink(vertex)
+            found = f"{number(bad)} bad record{'s' if bad > 1 else ''}"
             goes = "bad records are dropped" if sink is None else f"bad records go to {sink}, with what is wrong"
             yield Finding(
                 code="bad-records",
                 severity=Severity.WARNING,
                 title="Records are bad",
-                sentence=f"{vertex.id} has found {number(bad)} bad records since the job was submitted; {goes}",
+                sentence=f"{vertex.id} has found {found} since the job was submitted; {goes}",
                 figure=number(bad),
                 do="tell whoever writes them, or mend the vertex"
                 + ("; session.log shows some, and a sink would have all" if sink is None else ""),

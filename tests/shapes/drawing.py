@@ -49,6 +49,7 @@ DONE_AT_LENGTH: dict[tuple[str, ...], int] = {  # to some, in place of that
     ("kill taskmanager", "kill session", "kill taskmanager"): 2,
     ("raise", "hot restart", "savepoint"): 2,
 }
+OF_REJECTED = ("json", "text", "parquet", *TABLES)
 AT_LENGTH = 0.08  # of the shapes
 ILLEGAL = 0.12  # of the shapes
 TRIES = 200
@@ -141,7 +142,7 @@ class _Drawing:
         """Some filters send what they drop to a sink."""
         rng = random.Random(f"rejecting-{self._seed}")
         return tuple(
-            replace(node, operator=Rejecting(node.operator.divisor, node.operator.rest))
+            replace(node, operator=Rejecting(node.operator.divisor, node.operator.rest, rng.choice(OF_REJECTED)))
             if isinstance(node.operator, Filter) and rng.random() < 0.4
             else node
             for node in self._nodes

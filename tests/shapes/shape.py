@@ -63,8 +63,8 @@ class Shape:
     @property
     def all_sinks(self) -> tuple[Sink, ...]:
         """Those of bad records, too."""
-        rejecting = (node.id for node in self.nodes if isinstance(node.operator, Rejecting))
-        return (*self.sinks, *(BadRecords(bad_records(vertex), vertex, "json") for vertex in rejecting))
+        rejecting = ((node.id, node.operator) for node in self.nodes if isinstance(node.operator, Rejecting))
+        return (*self.sinks, *(BadRecords(bad_records(vertex), vertex, found.sink) for vertex, found in rejecting))
 
     @property
     def reads_kafka(self) -> bool:

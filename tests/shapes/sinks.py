@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow.csv
 import pyarrow.dataset
+import pyarrow.parquet
 
 from minflinkd.jobgraph import model
 from tests.lakes import LOGS, Delta, read_iceberg
@@ -127,12 +128,14 @@ class Sink:
         return Counter(_coarse(r) for r in rows)
 
     def _read_table(self, output: Path) -> list[Row]:
+        return [Row(r["id"], r["k"], _micros(r["ts"]), r["v"]) for r in self._rows_of_table(output)]
+
+    def _rows_of_table(self, output: Path) -> list[dict[str, Any]]:
+        """Return the rows, none if no row has made the table."""
         if self.format == "delta":
-            found = Delta(output).rows(self.id)
-        else:
-            there = Path(f"{output}.{self.id}.db").exists()
-            found = read_iceberg(model.Sink(format="iceberg", options=self._table(str(output)))) if there else []
-        return [Row(r["id"], r["k"], _micros(r["ts"]), r["v"]) for r in found]
+            return Delta(output).rows(self.id) if (output / self.id).exists() else []
+        there = Path(f"{output}.{self.id}.db").exists()
+        return read_iceberg(model.Sink(format="iceberg", options=self._table(str(output)))) if there else []
 
     def _read(self, directory: Path) -> list[Row]:
         if self.format == "python":
@@ -157,15 +160,25 @@ class Sink:
 
 @dataclass(frozen=True)
 class BadRecords(Sink):
-    """Gets the rows that a vertex rejects. `input`: the vertex."""
+    """Gets the rows that a vertex rejects. `input`: the vertex. `format`: json, text, parquet, delta or iceberg."""
 
     def _vertex(self, edge: Any) -> dict[str, Any]:
-        return {"sink": {"format": self.format, "path": f"${{output}}/{self.id}"}}
+        return {"sink": super()._vertex(edge)["sink"]}
 
-    def _read(self, directory: Path) -> list[Row]:
-        lines = (line for file in directory.rglob("part-*") for line in file.read_text().splitlines())
-        found = [json.loads(json.loads(line)["record"]) for line in lines]
-        return [Row(r["id"], r["k"], _micros(r["ts"]), r["v"]) for r in found]
+    def found(self, output: Path) -> Counter[Row]:
+        found = [json.loads(record) for record in self._records(output)]
+        return Counter(_coarse(Row(r["id"], r["k"], _micros(r["ts"]), r["v"])) for r in found)
+
+    def vertices(self) -> dict[str, Any]:
+        return {self.id: self._vertex(self.input)}
+
+    def _records(self, output: Path) -> list[str]:
+        if self.format in TABLES:
+            return [row["record"] for row in self._rows_of_table(output)]
+        files = [path for path in (output / self.id).rglob("part-*") if path.stat().st_size]
+        if self.format == "parquet":
+            return [row["record"] for file in files for row in pyarrow.parquet.read_table(file).to_pylist()]
+        return [json.loads(line)["record"] for file in files for line in file.read_text().splitlines()]
 
 
 def leftovers(output: Path) -> list[str]:

@@ -63,7 +63,9 @@ class Filter(Operator):
 
 @dataclass(frozen=True)
 class Rejecting(Filter):
-    """A filter whose other rows are bad records, which go to a sink of their own."""
+    """A filter whose other rows are bad records, which go to a sink of their own. `sink`: its format."""
+
+    sink: str = "json"
 
     def sql(self, context: Context) -> str:
         return f"SELECT *, IF({self._kept(context)}, NULL, 'rejected') AS _error FROM {context.inputs[0]}"
