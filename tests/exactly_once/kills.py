@@ -55,9 +55,8 @@ class Kills(Trial):
         self.tell(f"{self._kills} kills, seed {self._seed}")
         rng = random.Random(self._seed)
         order = [part for _ in range(self._kills) for part in rng.sample(self._parts, len(self._parts))]
-        struck: frozenset[str] = frozenset()
         for number, part in enumerate(order[: self._kills]):
-            await self.await_running(struck)
+            await self.await_running(self.hit)
             if number == 0:
                 await self.process()  # a job that has done nothing yet would only start afresh
             if settled := rng.random() < SETTLED:
@@ -74,7 +73,7 @@ class Kills(Trial):
             if part in ADOPTED:
                 await self.await_adopted(set(struck))
                 await self._await_micro_batches(before)
-                struck = frozenset()
+                self.hit = frozenset()
 
     def verify_undisturbed(self, name: str) -> None:
         """Check what `verify` does, and that no task was restarted."""

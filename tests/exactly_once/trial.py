@@ -85,6 +85,7 @@ class Trial(ABC):
         self.outcomes: dict[str, Outcome] = {}
         self.struck: Counter[str] = Counter()  # by job: how often it was hit before it ended
         self.strikes = 0
+        self.hit: frozenset[str] = frozenset()  # the attempts that the last strike has ended, or will
         self.story: list[str] = []
 
     @abstractmethod
@@ -124,7 +125,11 @@ class Trial(ABC):
         await run_batch(self.base / "in", self.base / "batch", self.names)
 
     async def _drain(self, feed: Feed) -> None:
-        """End jobs without an end: they read what there is, and write their last windows."""
+        """End jobs without an end: they read what there is, and write their last windows.
+
+        A job that restarts cannot be drained, and one that had read everything before the last strike seems ready.
+        """
+        await self.await_running(self.hit)
         self.tell(f"draining, with {feed.given} files of each source")
         for name, job_id in self.ids.items():
             await feed.all_read(self.cluster, name, job_id)
@@ -222,7 +227,8 @@ class Trial(ABC):
         """Count a strike against these jobs. Return the attempts that they are in."""
         self.strikes += 1
         self.struck.update(list(jobs))
-        return frozenset(attempts(jobs))
+        self.hit = frozenset(attempts(jobs))
+        return self.hit
 
     # --- what must hold for each job ---
 

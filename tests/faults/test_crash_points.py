@@ -6,21 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from minflinkd.runtime.crash_points import OF_CHECKPOINTS, CrashPoint
+from minflinkd.runtime.crash_points import OF_CHECKPOINTS
 from tests.exactly_once.crashes import OF_SMALL_FILES, Crashes
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
-SOME = (CrashPoint.UPLOAD, CrashPoint.COMPLETE, CrashPoint.NOTIFY, CrashPoint.COMMIT)  # where a mistake costs the most
 JOBS = ("windows", "two_sinks")
-
-
-@pytest.mark.slow
-async def test_a_death_between_two_steps_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """A process dies before an acknowledgement, before tasks are told, or before their sinks commit (C22, C40, J12)."""
-    trial = await Crashes(tmp_path, JOBS, SOME, files=40, pace="1 s").run()
-    for name in JOBS:
-        trial.verify(name)
 
 
 @pytest.mark.slow

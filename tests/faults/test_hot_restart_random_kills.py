@@ -97,8 +97,8 @@ class Kills:
 @pytest.mark.parametrize(
     ("rounds", "exchange"),
     [
-        pytest.param(4, False, id="16 kills"),
-        pytest.param(3, True, id="12 kills of two tasks and their exchange"),
+        pytest.param(2, False, id="8 kills"),
+        pytest.param(2, True, id="8 kills of two tasks and their exchange"),
     ],
 )
 async def test_after_a_kill_at_any_instant_one_version_runs_which_is_the_one_that_the_outcome_names(

@@ -33,7 +33,7 @@ async def run_until_killed(cluster: Cluster, job_id: str, instant: float) -> Tas
 
 
 @pytest.mark.slow  # test_exactly_once kills TaskManagers as well
-@pytest.mark.parametrize("seed", [pytest.param(n, id=f"instant {n}") for n in range(10)])
+@pytest.mark.parametrize("seed", [pytest.param(n, id=f"instant {n}") for n in range(6)])
 async def test_results_are_exactly_once_after_a_kill_at_a_random_instant(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], seed: int
 ) -> None:

@@ -122,6 +122,8 @@ class _Drawing:
         self._draw_sinks(2 if late else 3)
         if late:
             self._draw_late()
+        if random.Random(f"held back-{self._seed}").random() < 0.02:
+            self._draw_held_back()
         return Shape(
             seed=self._seed,
             nodes=self._some_rejecting(),
@@ -161,6 +163,8 @@ class _Drawing:
         rng = self._rng
         names = tuple(relation.node for relation in given)
         cut = {relation.node for relation in given if rng.random() < 0.12 and not more.get("late")}
+        if more.get("cut"):
+            cut |= {relation.node for relation in given}
         held = {relation.node for relation in given if relation.blocked}
         if isinstance(operator, Doubled) or len(held) > 1:  # there is only one applyInPandasWithState in a query
             cut |= held
@@ -358,4 +362,18 @@ class _Drawing:
         )
         given = self._add(source, late=True)
         windows = self._add(Window(rng.choice((20, 60)), 0, True, 1, rng.random() < 0.5), (given,), late=True)
+        self._add_sink(windows)
+
+    def _draw_held_back(self) -> None:
+        """Add short windows that read, over an exchange, what a left join holds back for a minute."""
+        rng = self._rng
+        files, delay = rng.randint(6, 8), rng.choice(DELAYS[:2])
+        left, right = (
+            self._add(
+                Source(self._seed * 10 + number, rng.choice(("json", "parquet")), files, rows, 1, delay), late=True
+            )
+            for number, rows in ((7, 12), (8, 6))
+        )
+        joined = self._add(Join("left", "id", 60, rng.random() < 0.5, rng.random() < 0.3), (left, right), late=True)
+        windows = self._add(Window(20, 0, True, 1, rng.random() < 0.5), (joined,), late=True, cut=True)
         self._add_sink(windows)

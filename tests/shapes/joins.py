@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tests.shapes.rows import SECOND, Context, Operator, Row
+
+UNMATCHED = -7  # what a left join adds to the value of a row without a match
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Join(Operator):
         condition = " AND ".join(self._conditions("a", "b"))
         if self.kind == "semi":
             return f"SELECT a.id, a.k, a.ts, a.v FROM {a} a LEFT SEMI JOIN {b} b ON {condition}"
-        chosen = "SELECT a.id, a.k, a.ts, a.v + coalesce(b.v, -7) AS v FROM"
+        chosen = f"SELECT a.id, a.k, a.ts, a.v + coalesce(b.v, {UNMATCHED}) AS v FROM"
         if self.kind == "left":
             tables = f"{b} b RIGHT JOIN {a} a" if self.swapped else f"{a} a LEFT JOIN {b} b"
             return f"{chosen} {tables} ON {condition}"
@@ -56,7 +58,7 @@ class Join(Operator):
         swapped = self.swapped and self.kind != "semi"  # there is no semi join from the right
         sides = ("right", "left") if swapped else ("left", "right")
         how = {"inner": "inner", "left": "right" if swapped else "left", "semi": "left_semi"}[self.kind]
-        v = "'a.v'" if self.kind == "semi" else "F.expr('a.v + coalesce(b.v, -7)').alias('v')"
+        v = "'a.v'" if self.kind == "semi" else f"F.expr('a.v + coalesce(b.v, {UNMATCHED})').alias('v')"
         return f"""\
     left, right = {a}.alias("a"), {b}.alias("b")
     joined = {sides[0]}.join({sides[1]}, F.expr({condition!r}), {how!r})
@@ -70,18 +72,25 @@ class Join(Operator):
         return [*keys, f"{b}.ts >= {a}.ts - {step}", f"{b}.ts <= {a}.ts + {step}"]
 
     def rows(self, *inputs: Sequence[Row]) -> list[Row]:
-        left, right = inputs
-        by_key: dict[object, list[Row]] = defaultdict(list)
-        for r in right:
-            by_key[getattr(r, self.on) if self.on else None].append(r)
         found: list[Row] = []
-        for a in left:
-            near = by_key.get(getattr(a, self.on) if self.on else None, ())
-            matches = [b for b in near if abs(b.ts - a.ts) <= self.range * SECOND]
+        for a, matches in self._matched(*inputs):
             if self.kind == "semi":
                 found += [a] if matches else []
             else:
                 found += [a._replace(v=a.v + b.v) for b in matches]
                 if self.kind == "left" and not matches:
-                    found.append(a._replace(v=a.v - 7))
+                    found.append(a._replace(v=a.v + UNMATCHED))
         return found
+
+    def unmatched(self, *inputs: Sequence[Row]) -> list[Row]:
+        """Return the rows of the first input that match none of the second."""
+        return [a for a, matches in self._matched(*inputs) if not matches]
+
+    def _matched(self, *inputs: Sequence[Row]) -> Iterator[tuple[Row, list[Row]]]:
+        left, right = inputs
+        by_key: dict[object, list[Row]] = defaultdict(list)
+        for r in right:
+            by_key[getattr(r, self.on) if self.on else None].append(r)
+        for a in left:
+            near = by_key.get(getattr(a, self.on) if self.on else None, ())
+            yield a, [b for b in near if abs(b.ts - a.ts) <= self.range * SECOND]

@@ -161,23 +161,36 @@ class Shape:
 
     def batch(self, files: Mapping[str, int] | None = None) -> dict[str, Counter[Row]]:
         """Return what each sink must hold in the end. `files`: how many files of each source there were in the end."""
+        rows = self.rows(files)
+        rejected = {
+            bad_records(node.id): node.operator.rejected(given)
+            for node in self.nodes
+            if isinstance(node.operator, Rejecting)
+            for given in self.given(node, rows)
+        }
+        compared = (sink for sink in self.all_sinks if sink.is_compared)
+        return {sink.id: sink.wanted(rejected.get(sink.id, rows[sink.input])) for sink in compared}
+
+    def rows(self, files: Mapping[str, int] | None = None) -> dict[str, list[Row]]:
+        """Return what each vertex must have put out in the end. Raises TooLarge."""
         rows: dict[str, list[Row]] = {}
-        rejected: dict[str, list[Row]] = {}
         for node in self.nodes:
             if isinstance(source := node.operator, Source):
                 count = source.files if files is None else files[node.id]
                 rows[node.id] = [row for number in range(count) for row in source.file(number)]
             else:
-                given = [rows[vertex] for vertex in node.inputs]
-                if node.operator.stateful:  # it drops what is late
-                    given = [[r for r in found if r.ts >= EARLIEST] for found in given]
-                rows[node.id] = node.operator.rows(*given)
-                if isinstance(node.operator, Rejecting):
-                    rejected[bad_records(node.id)] = node.operator.rejected(given[0])
+                rows[node.id] = node.operator.rows(*self.given(node, rows))
             if len(rows[node.id]) > LARGEST:
                 raise TooLarge(node.id)
-        compared = (sink for sink in self.all_sinks if sink.is_compared)
-        return {sink.id: sink.wanted(rejected.get(sink.id, rows[sink.input])) for sink in compared}
+        return rows
+
+    @staticmethod
+    def given(node: Node, rows: Mapping[str, list[Row]]) -> list[list[Row]]:
+        """Return the rows of the vertex's inputs that it takes."""
+        given = [rows[vertex] for vertex in node.inputs]
+        if node.operator.stateful:  # it drops what is late
+            given = [[r for r in found if r.ts >= EARLIEST] for found in given]
+        return given
 
     def without_unread(self) -> Shape:
         """Return the shape with only the vertices that lead to a sink."""
