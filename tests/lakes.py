@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ from minflinkd.jobgraph.model import Sink
 from tests.servers.s3 import ACCESS_KEY, BUCKET, REGION, SECRET_KEY
 
 Row = dict[str, Any]
+# Files that replace others in an Iceberg table, as pyiceberg names them. One that no snapshot has is not left over: an
+# older snapshot had it, or a commit that died.
+REPLACING = re.compile(r"\d{5}-\d+-[0-9a-f-]{36}\.parquet")
 LOGS = frozenset({"manifests", "_delta_log", "metadata"})  # directories that say what files and tables were published
 
 

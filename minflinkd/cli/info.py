@@ -91,6 +91,15 @@ def _published(sink: SinkInfo) -> str:
     return told + (f", {sink.unpublished} {later} wait" if sink.unpublished > 1 else "")
 
 
+def _compacted(sink: SinkInfo, now: int) -> str:
+    if (told := sink.compactions) is None:
+        return ""
+    if told.failure is not None:
+        return f"; the last compaction, {duration(now - told.last)} ago, failed: {told.failure}"
+    deleted = f", {told.deleted:,} old ones deleted" if told.deleted else ""
+    return f"; compacted {duration(now - told.last)} ago, {told.files:,} files into {told.into:,}{deleted} in all"
+
+
 def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions) -> None:
     from minflinkd.runtime.errors import in_a_line
 
@@ -109,7 +118,7 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
     click.echo(f"Checkpoints: {counts.completed} completed, {counts.failed} failed", nl=False)
     click.echo(f", the last took {duration(last.end_to_end_duration)}, {size(last.state_size)}" if last else "")
     for sink in job.minflinkd.sinks:
-        click.echo(f"Sink {sink.vertex}: {sink.format}, {sink.delivery}{_published(sink)}")
+        click.echo(f"Sink {sink.vertex}: {sink.format}, {sink.delivery}{_published(sink)}{_compacted(sink, job.now)}")
     if job.minflinkd.bad_records:
         counts_of = (f"{count:,} of {vertex}" for vertex, count in sorted(job.minflinkd.bad_records.items()))
         click.echo(f"Bad records: {', '.join(counts_of)}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from minflinkd.diagnosis import backpressure, checkpoints, inputs, restarts, slots, state, throughput
+from minflinkd.diagnosis import backpressure, checkpoints, inputs, outputs, restarts, slots, state, throughput
 from minflinkd.diagnosis.facts import JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity, ordered
 from minflinkd.diagnosis.words import number, span
@@ -33,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     inputs.silent_sources,
     inputs.late_rows,
     inputs.rejected_records,
+    outputs.failing_compactions,
     state.grows_without_end,
     throughput.stuck_micro_batch,
     throughput.source_slow,

@@ -78,13 +78,15 @@ class Stream:
         partition_by: Sequence[str] = (),
         delivery: str | None = None,
         options: Options | None = None,
+        compaction: Mapping[str, str] | None = None,
         python: str | None = None,
         output_mode: str | None = None,
         parallelism: int | None = None,
     ) -> None:
-        """Write the stream to files, kafka, jdbc, console or collect, by `format`, or to what `python` names."""
+        """Write the stream to files, tables, kafka, jdbc, console or collect, or to what `python` names."""
         sink = {"format": format, "path": path, "delivery": delivery, "options": options, "python": python}
-        vertex = {"inputs": [self.id], "sink": sink | {"partition-by": list(partition_by) or None}}
+        more = {"compaction": compaction, "partition-by": list(partition_by) or None}
+        vertex = {"inputs": [self.id], "sink": {**sink, **more}}
         self._job.add(id, vertex | {"output-mode": output_mode, "parallelism": parallelism})
 
 

@@ -16,7 +16,7 @@ import msgspec
 from minflinkd.jobgraph.model import Artifact, JobGraph, Struct, Vertex
 from minflinkd.jobgraph.reading import SHORT_FORMS
 from minflinkd.runtime.ids import VERTEX_ID, VertexId
-from minflinkd.runtime.units import DURATION_TEXT, Duration
+from minflinkd.runtime.units import DURATION_TEXT, SIZE_TEXT, Duration, MemorySize
 
 Schema = dict[str, Any]
 
@@ -24,6 +24,10 @@ _VERTEX_ID: Final[Schema] = {"type": "string", "pattern": f"^{VERTEX_ID.pattern}
 _DURATION: Final[Schema] = {
     "description": "A duration such as 500 ms, 10 s, 2 min, 1 h; a number is seconds.",
     "anyOf": [{"type": "string", "pattern": f"^{DURATION_TEXT}$"}, {"type": "number", "minimum": 0, "maximum": 1e9}],
+}
+_SIZE: Final[Schema] = {
+    "description": "A size such as 512 KiB, 64 MiB, 1 GiB; a number is bytes.",
+    "anyOf": [{"type": "string", "pattern": f"^{SIZE_TEXT}$"}, {"type": "number", "minimum": 0}],
 }
 _SCALAR: Final[Schema] = {"type": ["string", "number", "boolean"]}  # Spark's options are texts in the end
 _NAMED_VERTEX: Final = "NamedVertex"  # a vertex whose id is its key
@@ -102,6 +106,8 @@ def _leaf(kind: Any) -> Schema:
         return _VERTEX_ID
     if plain is Duration:
         return _DURATION
+    if plain is MemorySize:
+        return _SIZE
     if isinstance(plain, type) and issubclass(plain, Enum):
         return {"enum": [member.value for member in plain]}
     return msgspec.json.schema(kind.__supertype__ if isinstance(kind, NewType) else kind)

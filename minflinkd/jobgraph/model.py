@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from minflinkd.runtime.ids import TaskId, VertexId
-from minflinkd.runtime.units import Duration, decode_unit, encode_unit
+from minflinkd.runtime.units import Duration, MemorySize, decode_unit, encode_unit
 
 
 class RuntimeMode(StrEnum):
@@ -109,6 +109,14 @@ class Source(Struct, frozen=True):
     python: str | None = None  # module:function(spark, params) -> DataFrame
 
 
+class Compaction(Struct, frozen=True):
+    """Small files of a table are joined from time to time (K5)."""
+
+    target: MemorySize = MemorySize(128 * 1024**2)  # of a joined file, about
+    every: Duration = Duration(600.0)
+    expire: Duration | None = None  # delete what only versions of the table need that are older; None: keep all
+
+
 class Sink(Struct, frozen=True):
     format: str = ""
     path: str | None = None
@@ -116,6 +124,7 @@ class Sink(Struct, frozen=True):
     delivery: Delivery | None = None  # None: the default that `jobgraph.delivery` has for such a sink
     options: dict[str, str] = {}
     python: str | None = None  # module:function(batch, epoch), or a class with stage, commit and abort
+    compaction: Compaction | None = None  # of a table
 
 
 class Input(Struct, frozen=True):

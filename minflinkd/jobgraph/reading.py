@@ -19,7 +19,7 @@ from minflinkd.jobgraph.model import Artifact, Input, RestartStrategy, Struct, V
 from minflinkd.jobgraph.places import file_name
 from minflinkd.runtime.ids import VertexId, is_vertex_id
 from minflinkd.runtime.secrets import without_credentials
-from minflinkd.runtime.units import Duration, InvalidUnit
+from minflinkd.runtime.units import Duration, InvalidUnit, MemorySize
 
 T = TypeVar("T", bound=Struct)
 
@@ -167,6 +167,8 @@ class Reader:
         try:
             if plain is Duration:
                 return _duration(value)
+            if plain is MemorySize:
+                return MemorySize.parse(value)
             return msgspec.convert(value, kind.__supertype__ if isinstance(kind, NewType) else kind)
         except (msgspec.ValidationError, InvalidUnit, ValueError):
             self._faults.add(path, f"{show(value)} is not {_describe(kind)}", partial(_choice, plain, value))
@@ -199,6 +201,8 @@ def _describe(kind: Any) -> str:
         return _describe(get_args(kind)[0]) + (f", at least {least}" if least is not None else "")
     if kind is Duration:
         return "a duration such as 500 ms, 10 s, 2 min, 1 h"
+    if kind is MemorySize:
+        return "a size such as 512 KiB, 64 MiB, 1 GiB"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return f"one of {', '.join(str(member.value) for member in kind)}"
     return _WORDS.get(kind, "what belongs here")

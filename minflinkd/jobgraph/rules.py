@@ -219,6 +219,8 @@ def _check_sink(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> None:
     delivery.check_delivery(graph, sink, path, faults)
     if sink.partition_by and sink.format not in (*formats.FILE_FORMATS, *formats.TABLE_FORMATS):
         faults.add(at(path, "partition-by"), "only files and tables are partitioned", "leave it out")
+    if sink.compaction is not None:
+        table_sinks.check_compaction(sink, sink.compaction, at(path, "compaction"), faults)
     if sink.python is not None:
         _check_reference(sink.python, at(path, "python"), faults)
         for key, value in (("format", sink.format), ("path", sink.path), ("options", sink.options)):

@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 
 from minflinkd.jobgraph.delivery import KEY, key_of
 from minflinkd.jobgraph.faults import Faults, at, show
-from minflinkd.jobgraph.model import Delivery, Sink
+from minflinkd.jobgraph.formats import TABLE_FORMATS
+from minflinkd.jobgraph.model import Compaction, Delivery, Sink
+from minflinkd.runtime.units import Duration, MemorySize
 
 # Options of both. All others are for the storage (delta), or for the catalog (iceberg).
 SCHEMA, FAIL, ADD_COLUMNS = "schema", "fail", "add-columns"
@@ -25,6 +27,11 @@ _TABLE_NAME: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
 # Storages that the library deltalake reaches.
 _SCHEMES: Final = ("", "file", "s3", "s3a", "gs", "az", "abfs", "abfss")
+
+# What a compaction may ask for.
+_TARGETS: Final = MemorySize(1024**2), MemorySize(4 * 1024**3)
+_SOONEST: Final = Duration(1.0)
+_KEPT: Final = Duration(3600.0)
 
 
 def check_delta(sink: Sink, path: str, resolved: str | None, faults: Faults) -> None:
@@ -55,6 +62,20 @@ def check_iceberg(sink: Sink, path: str, resolved: str | None, faults: Faults) -
         if name not in _ICEBERG and not name.startswith(OF_CATALOG):
             hint = f"{', '.join(sorted(_ICEBERG))}; what begins with {OF_CATALOG} is for the catalog: catalog.uri"
             faults.add(at(options, name), f"an iceberg sink has no option {show(name)}", hint)
+
+
+def check_compaction(sink: Sink, compaction: Compaction, path: str, faults: Faults) -> None:
+    if sink.format not in TABLE_FORMATS:
+        problem = f"only tables are compacted, and this sink is {sink.format or 'python'}"
+        faults.add(path, problem, f"leave it out, or write to {' or '.join(TABLE_FORMATS)}")
+    least, most = _TARGETS
+    if not least <= compaction.target <= most:
+        faults.add(at(path, "target"), f"{compaction.target} is not between {least} and {most}", "128 MiB is usual")
+    if compaction.every < _SOONEST:
+        faults.add(at(path, "every"), f"{compaction.every} is less than {_SOONEST}", "10 min is usual")
+    if compaction.expire is not None and compaction.expire < _KEPT:
+        problem = f"{compaction.expire} is less than {_KEPT}: queries that run would lose files that they read"
+        faults.add(at(path, "expire"), problem, "7 d is usual; leave it out to keep all versions")
 
 
 def _check_common(sink: Sink, path: str, faults: Faults) -> None:

@@ -353,15 +353,29 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
             if (now := value(task)) is not None:
                 family.add_metric([job, task.task_id], now)
         yield family
-    bad = GaugeMetricFamily(
-        "minflinkd_task_bad_records",
-        "Records that a source could not parse, or that a vertex rejected.",
-        labels=["job", "task", "vertex"],
-    )
-    for job, task in samples:
-        for vertex, count in sorted(task.bad_records.items()):
-            bad.add_metric([job, task.task_id, vertex], count)
-    yield bad
+    by_vertex: list[tuple[str, str, Callable[[TaskSample], dict[str, int]]]] = [
+        (
+            "minflinkd_task_bad_records",
+            "Records that a source could not parse, or that a vertex rejected.",
+            lambda t: t.bad_records,
+        ),
+        (
+            "minflinkd_task_compacted_files",
+            "Files of a sink's table that were joined to larger ones in its task's current attempt.",
+            lambda t: t.compacted_files,
+        ),
+        (
+            "minflinkd_task_failed_compactions",
+            "Compactions of a sink's table that have failed in its task's current attempt.",
+            lambda t: t.failed_compactions,
+        ),
+    ]
+    for name, text, counts in by_vertex:
+        family = GaugeMetricFamily(name, text, labels=["job", "task", "vertex"])
+        for job, task in samples:
+            for vertex, count in sorted(counts(task).items()):
+                family.add_metric([job, task.task_id, vertex], count)
+        yield family
     offsets = GaugeMetricFamily(
         "minflinkd_source_offset",
         "Position of a source after the last micro-batch: the numbers in Spark's offset.",

@@ -47,6 +47,8 @@ class TaskSample(msgspec.Struct, frozen=True, kw_only=True):
     watermark: float | None  # seconds since 1970
     offsets: dict[tuple[str, str], float] = {}  # (source, part of its offset) -> its number
     bad_records: dict[str, int] = {}  # by the vertex that found them
+    compacted_files: dict[str, int] = {}  # by the sink
+    failed_compactions: dict[str, int] = {}
     output_backlog: int = 0  # bytes
     backpressured: bool = False
     backpressured_time: float = 0.0

@@ -20,6 +20,7 @@ from minflinkd.rest.restarts import restart_info
 from minflinkd.rest.schemas import (
     BriefCheckpoints,
     BriefFailure,
+    CompactionsInfo,
     Empty,
     ExecutionConfig,
     HotStandbyInfo,
@@ -52,6 +53,7 @@ from minflinkd.rpc.jobs import (
     RepeatedFailures,
     TaskDetails,
 )
+from minflinkd.rpc.messages import SinkCompactions
 from minflinkd.storage.masking import masked
 
 _MOST_EXCEPTIONS = InQuery("maxExceptions", "How many failures to show", whole(most=2**31 - 1), 20)  # as in Flink
@@ -264,6 +266,21 @@ def _sink_info(details: JobDetails, vertex: Vertex) -> SinkInfo:
         delivery=delivery_in(graph, sink),
         published=(task.published or None) if task is not None else None,
         unpublished=task.unpublished if task is not None else 0,
+        compactions=_compactions(task.metrics.compactions.get(vertex.id)) if task is not None else None,
+    )
+
+
+def _compactions(told: SinkCompactions | None) -> CompactionsInfo | None:
+    if told is None:
+        return None
+    return CompactionsInfo(
+        done=told.done,
+        failed=told.failed,
+        files=told.files,
+        into=told.into,
+        deleted=told.deleted,
+        last=told.last_ms,
+        failure=told.failure or None,
     )
 
 

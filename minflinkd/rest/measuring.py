@@ -135,6 +135,8 @@ def _task_sample(details: TaskDetails) -> TaskSample:
         rows_in=sum(details.rows.read.values()),
         rows_out=sum(details.rows.written.values()),
         bad_records=bad_records(details.task, details.rows),
+        compacted_files={sink: told.files for sink, told in metrics.compactions.items()},
+        failed_compactions={sink: told.failed for sink, told in metrics.compactions.items()},
         batch_duration=metrics.batch_ms / 1000,
         state_rows=metrics.state_rows,
         state_bytes=metrics.state_bytes,

@@ -17,9 +17,14 @@ _SIZES = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4}
 _SIZES |= {"kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4, "k": 1024, "m": 1024**2, "g": 1024**3}
 _VALUE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
-# What `Duration.parse` takes of a text, for those who have no regular expressions without regard to case.
-_UNITS = "|".join("".join(f"[{c}{c.upper()}]" for c in unit) for unit in _DURATIONS)
-DURATION_TEXT = rf"\s*[0-9]+(\.[0-9]+)?\s*({_UNITS})?\s*"
+
+def _text(units: Mapping[str, object]) -> str:
+    """Return what `parse` takes of a text, for those who have no regular expressions without regard to case."""
+    names = "|".join("".join(f"[{c}{c.upper()}]" for c in unit) for unit in units)
+    return rf"\s*[0-9]+(\.[0-9]+)?\s*({names})?\s*"
+
+
+DURATION_TEXT, SIZE_TEXT = _text(_DURATIONS), _text(_SIZES)
 
 _Factor = TypeVar("_Factor", int, float)
 

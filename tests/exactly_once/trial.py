@@ -27,7 +27,7 @@ from tests.exactly_once.feed import AHEAD, Feed
 from tests.exactly_once.inputs import write_inputs
 from tests.exactly_once.results import Row, differences, read_sink
 from tests.files import files_below
-from tests.lakes import LOGS
+from tests.lakes import LOGS, REPLACING
 from tests.waiting import until
 
 COMPARED = ("vertex", "record")  # of a bad record: when it was found, and what Spark says of it, may differ
@@ -285,7 +285,7 @@ def attempts(jobs: Mapping[str, JobInfo]) -> set[str]:
 
 def leftovers(directory: Path) -> list[str]:
     """Return the staged and temporary files that are still there."""
-    found = [p for p in files_below(directory) if not p.name.startswith("part-")]
+    found = [p for p in files_below(directory) if not (p.name.startswith("part-") or REPLACING.fullmatch(p.name))]
     return [str(p.relative_to(directory)) for p in found if not LOGS & {*p.parts}]
 
 

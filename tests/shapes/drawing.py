@@ -340,7 +340,8 @@ class _Drawing:
         for sink in sinks:
             fits = sink.format != "console" and (sink.mode is None or sink.format == "python")
             if fits and rng.random() < 0.2:
-                sink = replace(sink, format=rng.choice(TABLES))
+                compacted = random.Random(f"compacted-{self._seed}-{sink.id}").random() < 0.5
+                sink = replace(sink, format=rng.choice(TABLES), compacted=compacted)
             found.append(sink)
         return tuple(found)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ import pyarrow.dataset
 import pyarrow.parquet
 
 from minflinkd.jobgraph import model
-from tests.lakes import LOGS, Delta, read_iceberg
+from tests.lakes import LOGS, REPLACING, Delta, read_iceberg
 from tests.shapes.rows import COLUMNS, SECOND, Row
 
 FILES = ("parquet", "json", "csv", "orc")
 TABLES = ("delta", "iceberg")
-_REPLACING = re.compile(r"\d{5}-\d+-[0-9a-f-]{36}\.parquet")  # pyiceberg names such files
 LINES = "SELECT to_json(named_struct('id', id, 'k', k, 'ts', unix_micros(ts), 'v', v)) AS value FROM {rows}"
 
 SINK = '''
@@ -63,10 +61,12 @@ class Sink:
     partitioned: bool = False
     mode: str | None = None
     exchange: bool = False
+    compacted: bool = False
 
     @property
     def name(self) -> str:
-        return f"Sink {self.format}" + (f" {self.mode}" if self.mode else "") + (" partitioned" * self.partitioned)
+        mode = f" {self.mode}" if self.mode else ""
+        return f"Sink {self.format}{mode}{' partitioned' * self.partitioned}{' compacted' * self.compacted}"
 
     def vertices(self) -> dict[str, Any]:
         """The sink, and what makes texts of rows for one that takes texts."""
@@ -93,6 +93,8 @@ class Sink:
             found["sink"]["options"] = found["sink"].get("options", {}) | {"key": "k"}
         if self.partitioned:
             found["sink"]["partition-by"] = ["k"]
+        if self.compacted:
+            found["sink"]["compaction"] = {"target": "1 MiB", "every": "2 s"}
         if self.mode is not None:
             found["output-mode"] = self.mode
         return found
@@ -182,12 +184,9 @@ class BadRecords(Sink):
 
 
 def leftovers(output: Path) -> list[str]:
-    """Return the staged and temporary files that are still there.
-
-    Files that replace others in an Iceberg table are none: older snapshots have them, or a commit that died had.
-    """
+    """Return the staged and temporary files that are still there."""
     found = (path for path in output.rglob("*") if path.is_file() and not path.name.startswith("part-"))
-    found = (path for path in found if not _REPLACING.fullmatch(path.name))
+    found = (path for path in found if not REPLACING.fullmatch(path.name))
     return [str(path.relative_to(output)) for path in found if not LOGS & {*path.parts}]
 
 

@@ -225,11 +225,28 @@ class Recovery(Answer, frozen=True, kw_only=True, rename="kebab"):
     tasks: tuple[str, ...] = ()
 
 
+class CompactionsInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """What compactions of a sink's table have done since the task's attempt began.
+
+    So many `files` were joined `into` fewer, and so many `deleted` that only expired versions had. `failure` is why the
+    last one failed, null if it did not.
+    """
+
+    done: int
+    failed: int
+    files: int
+    into: int
+    deleted: int
+    last: int
+    failure: str | None
+
+
 class SinkInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     """A sink and its guarantee: `exactly-once` or `at-least-once`.
 
     `published` is the latest checkpoint whose rows are seen in the target, null before the first, and for a sink that
     does not wait for checkpoints. `unpublished` complete checkpoints after it wait, as if the target is away.
+    `compactions` is null before the first one, and for a sink without `compaction`.
     """
 
     vertex: str
@@ -237,6 +254,7 @@ class SinkInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     delivery: str
     published: int | None = None
     unpublished: int = 0
+    compactions: CompactionsInfo | None = None
 
 
 class HotStandbyInfo(Answer, frozen=True, kw_only=True, rename="kebab"):

@@ -132,6 +132,18 @@ class BatchWork(Message, frozen=True):
     uneven_ms: float = 0.0  # that an even distribution would save, in all stages together
 
 
+class SinkCompactions(Message, frozen=True):
+    """What compactions of a sink's table have done since the attempt began (K5)."""
+
+    done: int = 0
+    failed: int = 0
+    files: int = 0  # that were joined
+    into: int = 0  # so many
+    deleted: int = 0  # files that only expired versions had
+    last_ms: int = 0  # time of day at which the last one ended
+    failure: str = ""  # of the last one
+
+
 class TaskMetrics(Message, frozen=True):
     """Figures since the attempt began, unless noted otherwise."""
 
@@ -163,6 +175,7 @@ class TaskMetrics(Message, frozen=True):
     batch_since_ms: int | None = None  # when the running micro-batch began, if that is long ago
     waits_for_space: str = ""  # which disk is too full for another micro-batch; "": none
     work: BatchWork | None = None
+    compactions: dict[str, SinkCompactions] = {}  # by sink, once there was one
 
 
 class TaskStatus(Message, frozen=True):

@@ -210,6 +210,8 @@ def a_whole_cluster() -> ClusterSample:
         watermark=1.0,
         offsets={("flights", "flights.0"): 17.0},
         bad_records={"flights": 1},
+        compacted_files={"out": 1},
+        failed_compactions={"out": 1},
     )
     checkpoints = CheckpointSample(
         failed=1,

@@ -18,7 +18,7 @@ from minflinkd.diagnosis.job import RULES, diagnose, summary
 from minflinkd.diagnosis.words import line
 from minflinkd.jobgraph.model import BadRecordSink, Input, JobGraph, OnBadRecord, Source, Vertex
 from minflinkd.rpc.jobs import JobStatus, RepeatedFailures
-from minflinkd.rpc.messages import BatchWork, SessionPhase, TaskManagerLoss
+from minflinkd.rpc.messages import BatchWork, SessionPhase, SinkCompactions, TaskManagerLoss
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import ErrorInfo, Kind
 from minflinkd.runtime.ids import ResourceId, TaskId, VertexId
@@ -259,6 +259,18 @@ def test_bad_records_are_counted(action: OnBadRecord | BadRecordSink, said: str,
     assert (found.code, found.figure, found.task) == ("bad-records", "1,200", FIRST)
     assert found.sentence == f"clicks has found 1,200 bad records since the job was submitted; {said}"
     assert advised in found.do
+
+
+def test_a_table_whose_compaction_fails_is_named() -> None:
+    """With the message of the library (K5)."""
+    told = SinkCompactions(done=3, failed=2, files=40, into=2, last_ms=NOW - 60_000, failure="the catalog is away")
+    found = only(facts(details(first(), second(compactions={"lake": told}))))
+    assert (found.code, found.severity, found.figure) == ("compaction-fails", Severity.WARNING, "2 failed")
+    assert found.sentence == (
+        "The table of sink lake keeps its small files, as its compaction fails: the catalog is away"
+    )
+    well = SinkCompactions(done=4, failed=2, files=50, into=3, last_ms=NOW - 60_000)
+    assert diagnose(facts(details(first(), second(compactions={"lake": well})))) == ()
 
 
 # --- state ---

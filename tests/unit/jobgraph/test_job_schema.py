@@ -22,6 +22,17 @@ SCHEMA = Draft202012Validator({"$ref": "#/$defs/JobGraph", "$defs": job_schemas(
 # Every field of every struct, with a value that fits.
 FULL: dict[str, Any] = {
     **CARRIER_DELAYS,
+    "vertices": {
+        **CARRIER_DELAYS["vertices"],
+        "lake": {
+            "inputs": [next(iter(CARRIER_DELAYS["vertices"]))],
+            "sink": {
+                "format": "delta",
+                "path": "/lake/flights",
+                "compaction": {"target": "64 MiB", "every": "5 min", "expire": 604_800},
+            },
+        },
+    },
     "params": {"minutes": 5, "deep": {"list": [1, None]}},
     "max-parallelism": 8,
     "min-parallelism": 1,

@@ -33,6 +33,8 @@ def job(sink: dict[str, Any]) -> dict[str, Any]:
         DELTA | {"delivery": "exactly-once"},
         ICEBERG,
         ICEBERG | {"partition-by": ["day"]},
+        DELTA | {"compaction": {}},
+        ICEBERG | {"compaction": {"target": "64 MiB", "every": "1 min", "expire": "7 d"}},
         {"format": "iceberg", "options": {"table": "a.b.c", "catalog": "prod", "compression": "zstd"}},
     ],
 )
@@ -55,6 +57,16 @@ def test_a_table_can_be_named_in_these_ways(sink: dict[str, Any]) -> None:
         ({"format": "iceberg"}, "", "an iceberg sink needs the option table"),
         (ICEBERG | {"path": "/lake"}, ".path", "an iceberg sink has no path"),
         ({"format": "iceberg", "options": {"table": "flights"}}, ".options.table", "is no name of a table"),
+        (DELTA | {"compaction": {"target": "big"}}, ".compaction.target", '"big" is not a size such as'),
+        (DELTA | {"compaction": {"target": "1 KiB"}}, ".compaction.target", "1 KiB is not between 1 MiB and 4 GiB"),
+        (DELTA | {"compaction": {"every": "1 ms"}}, ".compaction.every", "1 ms is less than 1 s"),
+        (DELTA | {"compaction": {"expire": "1 min"}}, ".compaction.expire", "queries that run would lose files"),
+        (
+            {"format": "parquet", "path": "/x", "compaction": {}},
+            ".compaction",
+            "only tables are compacted, and this sink is parquet",
+        ),
+        ({"python": "a:B", "compaction": {}}, ".compaction", "only tables are compacted, and this sink is python"),
         (
             {"format": "iceberg", "options": {"table": "db.t", "uri": "x"}},
             ".options.uri",

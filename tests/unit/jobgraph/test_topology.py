@@ -65,7 +65,10 @@ EDGES: dict[str, tuple[Callable[[Document], object], dict[str, str]]] = {
     ),
     "a vertex whose sink is no sink": (
         lambda v: v.update(more={"inputs": ["flights"], "sql": "SELECT 1", "sink": 5}),
-        {"vertices.more.sink": "5 is not a mapping (with format, path, partition-by, delivery, options, python)"},
+        {
+            "vertices.more.sink": "5 is not a mapping "
+            "(with format, path, partition-by, delivery, options, python, compaction)"
+        },
     ),
     "cycles that have a vertex in common": (
         lambda v: v.update(

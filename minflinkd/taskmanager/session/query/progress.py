@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from minflinkd.rpc.messages import BatchWork, TaskMetrics
+from minflinkd.rpc.messages import BatchWork, SinkCompactions, TaskMetrics
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.taskmanager.session.exchange.backpressure import Backpressure, Output
 from minflinkd.taskmanager.session.query import metrics
@@ -70,6 +70,7 @@ class Progress:
         exchanges: Collection[str] = (),
         scans: Mapping[int, int] | None = None,
         replayable: bool = False,
+        compactions: Mapping[str, SinkCompactions] | None = None,
     ) -> None:
         """Tell what is new of finished micro-batches, and of backpressure on the next one.
 
@@ -77,7 +78,7 @@ class Progress:
         """
         with self._telling:
             output = self._backpressure.output(backlog, replayable=replayable)
-            self._report(java_query, source_names, output, exchanges, scans or {})
+            self._report(java_query, source_names, output, exchanges, scans or {}, dict(compactions or {}))
 
     def _report(
         self,
@@ -86,6 +87,7 @@ class Progress:
         output: Output,
         exchanges: Collection[str],
         scans: Mapping[int, int],
+        compactions: dict[str, SinkCompactions],
     ) -> None:
         with self._lock:
             known, finished = self._metrics.batch_id, self._finished_epoch
@@ -103,6 +105,8 @@ class Progress:
                     after = metrics.with_advance(after, report, source_names, exchanges)
                     after = metrics.with_times(after, before, report, rows)
             after = self._with_begin(after)
+            if compactions != after.compactions:
+                after = msgspec.structs.replace(after, compactions=compactions)
             if after.batch_id != before.batch_id:
                 first = after.first_batch_ms
                 if first is None:

@@ -299,6 +299,7 @@ class RunningQuery:
             exchanges=set(plan.exchanges.values()),
             scans=plan.scans,
             replayable=self._channels.replayable,
+            compactions=self._built.sinks.compactions,
         )
         if self._progress.is_awaited and time.monotonic() >= self._look_at:
             with suppress(PySparkException, Py4JError):

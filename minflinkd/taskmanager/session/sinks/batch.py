@@ -9,9 +9,11 @@ from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 
+from minflinkd.rpc.messages import SinkCompactions
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AttemptId, JobId, VertexId
 from minflinkd.storage.publication import SinkTransaction, StagedToken
+from minflinkd.taskmanager.session.sinks.compaction.compactor import Compactor
 from minflinkd.taskmanager.session.state.ledger import Ledger
 
 
@@ -84,8 +86,18 @@ class HeldInSnapshots(TwoPhase):
 class CommittingSink:
     """Records the tokens of a sink that commits by itself. One transaction of it is committed at a time."""
 
-    def __init__(self, vertex_id: VertexId, job_id: JobId, attempt_id: AttemptId, inner: TwoPhase) -> None:
+    def __init__(
+        self,
+        vertex_id: VertexId,
+        job_id: JobId,
+        attempt_id: AttemptId,
+        inner: TwoPhase,
+        *,
+        compactor: Compactor | None = None,
+    ) -> None:
+        """`compactor`: of the table to which the sink commits."""
         self.vertex_id = vertex_id
+        self._compactor = compactor
         self.ledger: Ledger | None = Ledger(job_id, vertex_id)
         self._attempt_id = attempt_id
         self._inner = inner
@@ -104,6 +116,14 @@ class CommittingSink:
     def commit(self, transaction: SinkTransaction) -> None:
         if transaction.tokens:
             self._inner.commit(transaction.checkpoint_id, _values(transaction.tokens))
+            if self._compactor is not None:
+                self._compactor.committed()
+
+    @property
+    def compactions(self) -> SinkCompactions | None:
+        """What compactions of its table have done; None before the first."""
+        told = self._compactor.told if self._compactor is not None else None
+        return told if told is not None and told.last_ms else None
 
     def begin(self) -> None:
         """Begin an attempt: everything that earlier attempts had to commit is committed, so discard the rest."""
@@ -121,6 +141,8 @@ class CommittingSink:
             self._inner.interrupt()
 
     def close(self) -> None:
+        if self._compactor is not None:
+            self._compactor.close()
         if callable(close := getattr(self._inner, "close", None)):
             close()
 

@@ -16,7 +16,7 @@ from minflinkd.jobgraph.bad_records import senders
 from minflinkd.jobgraph.delivery import delivery_of, key_of
 from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
 from minflinkd.jobgraph.model import Delivery, Vertex
-from minflinkd.rpc.messages import Collected
+from minflinkd.rpc.messages import Collected, SinkCompactions
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import Consequence, MinflinkError, RemoteError
 from minflinkd.runtime.ids import VertexId
@@ -28,6 +28,7 @@ from minflinkd.taskmanager.session.plan.sink_checks import check_code
 from minflinkd.taskmanager.session.sinks.bad_records import BadRecordSinks
 from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink
 from minflinkd.taskmanager.session.sinks.collect import CollectSink
+from minflinkd.taskmanager.session.sinks.compaction.compactor import Compactor
 from minflinkd.taskmanager.session.sinks.databases.jdbc import StagedRows, Staging, UpsertSink
 from minflinkd.taskmanager.session.sinks.files import FilesSink
 from minflinkd.taskmanager.session.sinks.kafka import StagedRecords
@@ -91,6 +92,12 @@ class TaskSinks:
         finally:
             bad.remove(epoch)
         return RowCounts(written=written, rejected=found.counts)
+
+    @property
+    def compactions(self) -> dict[str, SinkCompactions]:
+        """What compactions of tables have done, by sink."""
+        told = {sink.vertex_id: sink.compactions for sink in self._own()}
+        return {sink: found for sink, found in told.items() if found is not None}
 
     @property
     def bad_records(self) -> Path | None:
@@ -268,7 +275,9 @@ def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: 
         records = StagedRecords(session, sink, job_id, vertex.id, attempt_id, request.directory)
         return CommittingSink(vertex.id, job_id, attempt_id, records)
     if sink.format in TABLE_FORMATS:
-        return CommittingSink(vertex.id, job_id, attempt_id, rows_of(sink, job_id, vertex.id, request.directory))
+        rows = rows_of(sink, job_id, vertex.id, request.directory)
+        compactor = Compactor(sink, job_id, vertex.id) if sink.compaction is not None else None
+        return CommittingSink(vertex.id, job_id, attempt_id, rows, compactor=compactor)
     if sink.format == "collect":
         return CollectSink(sink, plan.output_mode)
     if sink.format == "console":

@@ -97,7 +97,7 @@ class IcebergTarget:
             ) from error
 
     def check(self, rows: DataFrame) -> None:
-        table = self._open()
+        table = self.open()
         if table is not None:
             self._fit(table, rows)
             return
@@ -107,7 +107,7 @@ class IcebergTarget:
     def lay_out(self, rows: DataFrame) -> Layout:
         from pyiceberg.exceptions import CommitFailedException
 
-        table = self._open()
+        table = self.open()
         if table is None and self._seen:
             raise TableFailed(f"{self.name} is gone", hint="was it dropped or renamed?")
         table = table or self._create(nullable(rows.schema))
@@ -123,7 +123,7 @@ class IcebergTarget:
             except TableFailed as error:  # others may have changed the table
                 if not isinstance(error.__cause__, CommitFailedException) or tried == _TRIES - 1:
                     raise
-            table = self._open() or table
+            table = self.open() or table
         return self._fit(table, rows)
 
     def add(self, layout: Layout, file: LocalFile, name: str) -> DataFile:
@@ -144,7 +144,7 @@ class IcebergTarget:
         return DataFile(location, file.size, int(file.footer.num_rows), about=about)
 
     def look(self, owner: str) -> Look:
-        if (table := self._open()) is None:
+        if (table := self.open()) is None:
             return Look(None, None)
         mark = table.properties.get(owner)
         facts = _facts(table)
@@ -152,7 +152,7 @@ class IcebergTarget:
 
     def commit(self, look: Look, owner: str, last: Staged, checkpoint_id: int, files: Sequence[DataFile]) -> None:
         table: Table = look.table
-        self._check_still(table)
+        self.check_still(table)
         properties = {owner: str(last.number)}
         by_name = last.relies_on.get(BY_NAME) == str(True)
         if by_name and _MAPPING not in table.properties:
@@ -162,7 +162,7 @@ class IcebergTarget:
         of_files = {"default_spec_id": int(last.spec)}
         table.metadata = table.metadata.model_copy(update=of_files)
         with (
-            self._committing(table, properties, _told(owner, checkpoint_id)) as update,
+            self.committing(table, properties, _told(owner, checkpoint_id)) as update,
             update.merge_append() if merges else update.fast_append() as append,
         ):
             for file in files:
@@ -170,12 +170,12 @@ class IcebergTarget:
 
     def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, rows: pa.Table) -> None:
         table: Table = look.table
-        self._check_still(table)
+        self.check_still(table)
         with failing(self.name, "could not be rewritten"):
             changes = rewritten(table, rows, self.key)
         try:
             with (
-                self._committing(table, {owner: str(number)}, _told(owner, checkpoint_id)) as update,
+                self.committing(table, {owner: str(number)}, _told(owner, checkpoint_id)) as update,
                 producer_of(changes, update) as producer,
             ):
                 for file in changes.removed:
@@ -190,7 +190,7 @@ class IcebergTarget:
             raise
 
     @contextmanager
-    def _committing(self, table: Table, properties: dict[str, str], told: dict[str, str]) -> Iterator[Any]:
+    def committing(self, table: Table, properties: dict[str, str], told: dict[str, str]) -> Iterator[Any]:
         """Yield what makes a snapshot. It is committed with the table's new properties; `told` is in its summary.
 
         Raises Conflict if the table has got another snapshot, or other columns.
@@ -202,7 +202,8 @@ class IcebergTarget:
         same_columns = AssertCurrentSchemaId.model_validate(required)
         try:
             with failing(self.name, "did not take a commit"), table.transaction() as transaction:
-                transaction.set_properties(properties)
+                if properties:
+                    transaction.set_properties(properties)
                 # What was looked at must still hold: the columns, too.
                 transaction._stage((), (same_columns,))
                 yield transaction.update_snapshot(snapshot_properties=told)
@@ -212,7 +213,7 @@ class IcebergTarget:
                 raise Conflict(error.message) from error
             raise
 
-    def _check_still(self, table: Table) -> None:
+    def check_still(self, table: Table) -> None:
         """Raise TableChanged if the table cannot be written any more."""
         try:
             self._check_format(table)
@@ -230,7 +231,7 @@ class IcebergTarget:
             with failing(self.name, "did not delete a file"), suppress(FileNotFoundError):
                 look.table.io.delete(file.path)
 
-    def _open(self) -> Table | None:
+    def open(self) -> Table | None:
         """Return the table as it is now; None if there is none."""
         self.load()
         from pyiceberg.catalog import load_catalog

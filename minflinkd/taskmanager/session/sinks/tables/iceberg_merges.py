@@ -64,7 +64,7 @@ def rewritten(table: Table, rows: pa.Table, key: Sequence[str]) -> Rewritten:
     replaced = list[pa.Table]()
 
     def write(frame: pa.Table) -> None:
-        frame = _sorted(table, _as(frame, schema))
+        frame = in_order(table, _as(frame, schema))
         for file in _dataframe_to_data_files(table.metadata, frame, table.io, commit, numbers):
             added.append(file)
 
@@ -121,10 +121,13 @@ def discard(table: Table, added: Iterable[Any]) -> None:
         table.io.delete(file.file_path)
 
 
-def producer_of(changes: Rewritten, update: Any) -> Any:
-    """Return the library's producer of a snapshot that removes and adds files. `update`: of a transaction."""
+def producer_of(changes: Rewritten, update: Any, *, replaces: bool = False) -> Any:
+    """Return the library's producer of a snapshot that removes and adds files. `update`: of a transaction.
+
+    `replaces`: the rows are the same before and after. The library does not know such snapshots.
+    """
     from pyiceberg.manifest import ManifestFile
-    from pyiceberg.table.snapshots import Operation
+    from pyiceberg.table.snapshots import Operation, Summary
     from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
     class Overwriting(_OverwriteFiles):
@@ -137,6 +140,10 @@ def producer_of(changes: Rewritten, update: Any) -> Any:
         def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
             merged: list[ManifestFile] = merging._process_manifests(manifests)
             return merged
+
+        def _summary(self, snapshot_properties: dict[str, str] = {}) -> Summary:  # noqa: B006 - as the library has it
+            found = super()._summary(snapshot_properties)
+            return Summary(Operation.REPLACE, **found.additional_properties) if replaces else found
 
     given: dict[str, Any] = {
         "transaction": update._transaction,
@@ -169,8 +176,8 @@ def _is_strict(kind: pa.DataType) -> bool:
     return any(not part.nullable or _is_strict(part.type) for part in parts)
 
 
-def _sorted(table: Table, rows: pa.Table) -> pa.Table:
-    """Sort rows as the table says, if it says it of plain columns."""
+def in_order(table: Table, rows: pa.Table) -> pa.Table:
+    """Return rows sorted as the table says, if it says it of plain columns."""
     fields = table.sort_order().fields
     if not fields or any(str(field.transform) != "identity" for field in fields):
         return rows

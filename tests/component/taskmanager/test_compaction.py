@@ -1,0 +1,342 @@
+"""Tables whose small files are joined by the tables' libraries, beside other writers (K5)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.transforms import IdentityTransform, parse_transform
+from pyiceberg.types import BooleanType, DateType, LongType, NestedField, StringType
+
+from minflinkd.jobgraph.model import Compaction, Sink
+from minflinkd.runtime.units import Duration, MemorySize
+from minflinkd.taskmanager.session.sinks.compaction import delta, iceberg
+from minflinkd.taskmanager.session.sinks.compaction.__main__ import carried_out
+from minflinkd.taskmanager.session.sinks.compaction.result import Answer, Asked
+from minflinkd.taskmanager.session.sinks.tables.iceberg import IcebergTarget
+from minflinkd.taskmanager.session.sinks.tables.targets import table_of
+from tests.lakes import Delta, Iceberg, Lake
+
+OWNER = "minflinkd.11111111111111111111111111111111.out"
+WANTED = Compaction(target=MemorySize(1 << 20))
+COLUMNS = Schema(
+    NestedField(1, "value", LongType(), required=False),
+    NestedField(2, "text", StringType(), required=False),
+    NestedField(3, "day", DateType(), required=False),
+    NestedField(4, "even", BooleanType(), required=False),
+)
+ARROW = COLUMNS.as_arrow()
+PARTITIONS = {
+    "no partitions": (),
+    "by a text": ("text",),
+    "by a date": ("day",),
+    "by a boolean and a text": ("even", "text"),
+}
+KINDS = pytest.mark.parametrize("kind", [Delta, Iceberg])
+
+
+def row(number: int) -> dict[str, Any]:
+    """Some columns are NULL, and a text has what a filter or a path must not take for its own."""
+    return {
+        "value": number,
+        "text": [None, "a'b", "ä/x y"][number % 3],
+        "day": [None, date(2026, 11, 28), date(1969, 12, 31)][number % 3],
+        "even": None if number % 5 == 0 else number % 2 == 0,
+    }
+
+
+def rows(*numbers: int) -> pa.Table:
+    return pa.Table.from_pylist([row(number) for number in numbers], schema=ARROW)
+
+
+class World:
+    """One table, of either kind."""
+
+    def __init__(self, lake: Lake, by: tuple[str, ...] = ()) -> None:
+        self.lake = lake
+        self._by = by
+        if isinstance(lake, Iceberg):
+            fields = [
+                PartitionField(COLUMNS.find_field(name).field_id, 1000 + n, parse_transform("identity"), f"p{n}")
+                for n, name in enumerate(by)
+            ]
+            order = SortOrder(SortField(1, IdentityTransform()), order_id=1)
+            catalog = lake.catalog()
+            catalog.create_namespace("db")
+            catalog.create_table("db.rows", COLUMNS, partition_spec=PartitionSpec(*fields), sort_order=order)
+
+    @property
+    def sink(self) -> Sink:
+        return replace(self.lake.sink("rows"), compaction=WANTED)
+
+    def append(self, *numbers: int) -> None:
+        if isinstance(self.lake, Iceberg):
+            self.lake.table("rows").append(rows(*numbers))
+        else:
+            from deltalake import write_deltalake
+
+            write_deltalake(self.lake.root("rows"), rows(*numbers), mode="append", partition_by=list(self._by) or None)
+
+    def compacted(self, compaction: Compaction = WANTED) -> Answer:
+        answer = carried_out(Asked(replace(self.sink, compaction=compaction), OWNER))
+        assert not answer.failure
+        return answer
+
+    def named(self) -> int:
+        """Return how many files the table has, as readers see it."""
+        if isinstance(self.lake, Iceberg):
+            return len(list(self.lake.table("rows").scan().plan_files()))
+        assert isinstance(self.lake, Delta)
+        return len(self.lake.log("rows").files)
+
+    def values(self) -> list[int]:
+        found = self.lake.rows("rows")
+        if isinstance(self.lake, Iceberg):
+            assert sorted(map(repr, found)) == sorted(repr(row(each["value"])) for each in found)
+        return sorted(each["value"] for each in found)
+
+
+@KINDS
+@pytest.mark.parametrize("by", PARTITIONS.values(), ids=PARTITIONS)
+def test_small_files_are_joined_partition_by_partition(tmp_path: Path, kind: type[Lake], by: tuple[str, ...]) -> None:
+    """Readers see the same rows, and a second run finds nothing to do (K5)."""
+    world = World(kind(tmp_path), by)
+    for number in range(12):
+        world.append(number, number + 100)
+    many = world.named()
+    answer = world.compacted()
+    partitions = len({tuple(row(number)[name] for name in by) for n in range(12) for number in (n, n + 100)})
+    assert (answer.joined.files, answer.joined.into) == (many, partitions)
+    assert world.named() == partitions
+    assert world.values() == sorted([*range(12), *range(100, 112)])
+    assert world.compacted() == Answer()
+
+
+def test_a_compaction_of_delta_is_no_change_of_data(tmp_path: Path) -> None:
+    """Those who read a table's changes skip it, and its history says whose it is (K5)."""
+    world = World(Delta(tmp_path))
+    for number in range(3):
+        world.append(number)
+    world.compacted()
+    actions = [
+        json.loads(line) for line in (tmp_path / "rows/_delta_log/00000000000000000003.json").read_text().splitlines()
+    ]
+    changes = [each[name]["dataChange"] for each in actions for name in ("add", "remove") if name in each]
+    assert changes == [False] * 4
+    (info,) = (each["commitInfo"] for each in actions if "commitInfo" in each)
+    assert info["minflinkd.compaction"] == OWNER
+
+
+def test_a_compaction_of_iceberg_is_no_change_of_data(tmp_path: Path) -> None:
+    """Its snapshot says `replace`, with the right totals; marks of sinks and the order of rows stay (K5)."""
+    world = World(Iceberg(tmp_path))
+    world.append(5, 1)
+    world.append(3)
+    with world.lake.table("rows").transaction() as transaction:  # type: ignore[attr-defined]
+        transaction.set_properties({OWNER: "7"})
+    world.compacted()
+    table = world.lake.table("rows")  # type: ignore[attr-defined]
+    summary = table.current_snapshot().summary
+    assert summary.operation.value == "replace"
+    assert (summary["total-records"], summary["total-data-files"]) == ("3", "1")
+    assert summary["minflinkd.compaction"] == OWNER
+    assert table.properties[OWNER] == "7"
+    assert [each["value"] for each in world.lake.rows("rows")] == [1, 3, 5]
+
+
+@KINDS
+def test_files_of_another_writer_that_come_meanwhile_are_kept(
+    tmp_path: Path, kind: type[Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compaction goes on beside commits that append (K5)."""
+    world = World(kind(tmp_path))
+    for number in range(4):
+        world.append(number)
+    meanwhile(monkeypatch, lambda: world.append(50))
+    answer = world.compacted()
+    assert (answer.joined.files, answer.joined.into, answer.joined.overtaken) == (4, 1, 0)
+    assert world.named() == 2
+    assert world.values() == [0, 1, 2, 3, 50]
+
+
+@KINDS
+def test_a_compaction_whose_files_were_rewritten_meanwhile_changes_nothing(
+    tmp_path: Path, kind: type[Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise rows that were replaced would come back. It leaves no file of Iceberg behind (K5)."""
+    world = World(kind(tmp_path))
+    for number in range(4):
+        world.append(number)
+    target = table_of(world.lake.sink("rows", key="value"))
+    replaced = pa.Table.from_pylist([row(2) | {"text": "new"}], schema=ARROW)
+    meanwhile(monkeypatch, lambda: target.merge(target.look(OWNER), OWNER, 1, 1, replaced))
+    before = world.lake.data_files("rows")
+    answer = world.compacted()
+    assert (answer.joined.files, answer.joined.overtaken) == (0, 1)
+    found = {each["value"]: each["text"] for each in world.lake.rows("rows")}
+    assert found == {0: None, 1: "a'b", 2: "new", 3: None}
+    if kind is Iceberg:
+        assert len(world.lake.data_files("rows") - before) == 1  # of the merge
+    assert world.compacted().joined.into == 1
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Do something, once, between what a compaction reads and what it commits."""
+    todo = [action]
+
+    def first(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*given: Any, **named: Any) -> Any:
+            while todo:
+                todo.pop()()
+            return original(*given, **named)
+
+        return wrapped
+
+    monkeypatch.setattr(iceberg, "_committed", first(iceberg._committed))
+    monkeypatch.setattr(delta, "_optimized", first(delta._optimized))
+
+
+def test_a_commit_whose_answer_was_lost_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog's client asks twice, and is told that another commit came first: its own. Its files stay (K5)."""
+    world = World(Iceberg(tmp_path))
+    world.append(1)
+    world.append(2)
+    commit = SqlCatalog.commit_table
+
+    def twice(self: Any, *given: Any) -> Any:
+        commit(self, *given)
+        return commit(self, *given)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", twice)
+    assert world.compacted().joined.into == 1
+    assert world.values() == [1, 2]
+
+
+def test_a_commit_of_which_nothing_is_known_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table may name them (K5)."""
+    world = World(Iceberg(tmp_path))
+    world.append(1)
+    world.append(2)
+    commit = SqlCatalog.commit_table
+
+    def lost(self: Any, *given: Any) -> Any:
+        commit(self, *given)
+        raise ConnectionError("the answer is lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "commit_table", lost)
+        answer = carried_out(Asked(world.sink, OWNER))
+    assert "the answer is lost" in answer.failure
+    assert world.values() == [1, 2]
+    assert world.named() == 1
+
+
+@KINDS
+@pytest.mark.parametrize("by", [(), ("text",)], ids=["no partitions", "by a text"])
+def test_what_only_old_versions_have_is_deleted_when_asked(
+    tmp_path: Path, kind: type[Lake], by: tuple[str, ...]
+) -> None:
+    """Rows that wait for their checkpoint are in files that no version has; these stay (K5)."""
+    world = World(kind(tmp_path), by)
+    for number in range(0, 12, 3):  # of one partition
+        world.append(number)
+    waiting = Path(next(iter(world.lake.data_files("rows")))).parent / "part-waiting.parquet"
+    waiting.write_bytes(b"rows")
+    assert world.compacted().deleted == 0
+    assert len(world.lake.data_files("rows")) == 4 + 1 + 1
+    expiring = Compaction(target=WANTED.target, expire=Duration(0.0))  # a job file may not ask for that
+    assert world.compacted(expiring).deleted >= 4
+    assert len(world.lake.data_files("rows")) == 1 + 1
+    assert waiting.exists()
+    assert world.values() == [0, 3, 6, 9]
+    if isinstance(world.lake, Iceberg):
+        lists = list((tmp_path / "db/rows/metadata").glob("snap-*"))
+        assert len(lists) == 1
+    assert world.compacted(expiring) == Answer()
+
+
+def test_snapshots_with_a_name_and_their_files_are_kept(tmp_path: Path) -> None:
+    """Somebody has tagged them to come back to them (K5)."""
+    world = World(Iceberg(tmp_path))
+    world.append(0)
+    table = world.lake.table("rows")  # type: ignore[attr-defined]
+    tagged = table.current_snapshot().snapshot_id
+    table.manage_snapshots().create_tag(tagged, "audit").commit()
+    world.append(1)
+    world.append(2)
+    world.compacted(Compaction(target=WANTED.target, expire=Duration(0.0)))
+    assert world.values() == [0, 1, 2]
+    table = world.lake.table("rows")  # type: ignore[attr-defined]
+    assert table.scan(snapshot_id=tagged).to_arrow().column("value").to_pylist() == [0]
+
+
+def test_tables_with_deleted_rows_are_not_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other engines mark as deleted beside the files would come back (K5)."""
+    from deltalake import DeltaTable, TableFeatures
+
+    world = World(Delta(tmp_path / "delta"))
+    world.append(1)
+    world.append(2)
+    table = DeltaTable(world.lake.root("rows"))
+    table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    answer = carried_out(Asked(world.sink, OWNER))
+    assert "uses deletionVectors, and is not compacted: deleted rows might come back" in answer.failure
+
+    world = World(Iceberg(tmp_path / "iceberg"))
+    world.append(1)
+    world.append(2)
+    manifests = Snapshot.manifests
+
+    class OfDeletes:
+        content = ManifestContent.DELETES
+
+        def has_added_files(self) -> bool:
+            return True
+
+    monkeypatch.setattr(Snapshot, "manifests", lambda self, io: [*manifests(self, io), OfDeletes()])
+    answer = carried_out(Asked(world.sink, OWNER))
+    assert "has delete files, and is not compacted" in answer.failure
+
+
+@KINDS
+def test_a_sink_commits_while_its_table_is_compacted(tmp_path: Path, kind: type[Lake]) -> None:
+    """Each commit and each compaction is repeated or given up, and no row is lost or doubled (K5)."""
+    world = World(kind(tmp_path))
+    world.append(0)
+    over = threading.Event()
+    answers: list[Answer] = []
+
+    def compact() -> None:
+        while not over.is_set():
+            answers.append(world.compacted())
+
+    thread = threading.Thread(target=compact)
+    thread.start()
+    target = table_of(world.lake.sink("rows", key="value"))
+    for number in range(1, 25):
+        for _ in range(100):
+            try:
+                target.merge(target.look(OWNER), OWNER, number, number, rows(number))
+            except Exception as error:
+                if type(error).__name__ != "Conflict":
+                    raise
+                continue
+            break
+    over.set()
+    thread.join()
+    assert world.values() == list(range(25))
+    assert sum(answer.joined.commits for answer in answers) > 0
+    assert isinstance(table_of(world.sink), IcebergTarget) is (kind is Iceberg)
