@@ -41,7 +41,7 @@ def stored(state: Path) -> set[str]:
 
 
 async def left_behind(cluster: Cluster, before: set[str]) -> set[str]:
-    """Return the files that have come since, but for those of jobs that are known: those of other tests may just end."""
+    """Return the files that have come since, but for those of known jobs: those of other tests may just end."""
     known = {job.jid for job in (await cluster.client.jobs()).jobs}
     return {path for path in stored(cluster.state) - before if not any(job in path for job in known)}
 
