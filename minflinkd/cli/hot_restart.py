@@ -11,7 +11,7 @@ from minflinkd.cli.completing import live_jobs
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode, Failure
 from minflinkd.cli.find import find_job
-from minflinkd.cli.job_files import JobFile, job_file_argument
+from minflinkd.cli.job_files import JobFile, job_file_argument, script_arguments
 from minflinkd.cli.output import print_json
 from minflinkd.cli.run import params_of, refusal
 from minflinkd.cli.text import ON_TRIAL
@@ -33,6 +33,7 @@ _wait_trial = click.option(
 @click.command("hot-restart")
 @click.argument("job", shell_complete=live_jobs)
 @job_file_argument
+@script_arguments
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set or replace one of the params.")
 @click.option("--dry-run", is_flag=True, help="Only check the new version, and show what changes.")
 @click.option("--yes", is_flag=True, help="Do not ask whether to go on.")
@@ -53,6 +54,7 @@ def hot_restart(
     connection: Connection,
     job: str,
     file: JobFile,
+    args: tuple[str, ...],
     params: tuple[str, ...],
     dry_run: bool,
     yes: bool,
@@ -65,7 +67,7 @@ def hot_restart(
 ) -> None:
     """Replace the running JOB with the version in FILE. It continues from the job's state, in the same warm sessions.
 
-    FILE is a path or a URL, as for `minflinkd run`.
+    FILE is a path or a URL, or a script with its ARGS, as for `minflinkd run`.
 
     The new version is checked before anything stops. If it does not come up, the old version runs again from the
     checkpoint that it stopped with. If the job has no input, the new version is on trial until it has some; the command
@@ -101,7 +103,7 @@ def hot_restart(
         try:
             if dry_run or not (yes or connection.as_json):
                 looked = {**options, "dry-run": "true"}
-                checked = await restart(client, job_id, file, params=values, options=looked, tell=tell)
+                checked = await restart(client, job_id, file, args=args, params=values, options=looked, tell=tell)
                 if connection.as_json:
                     print_json(checked)
                 else:
@@ -111,7 +113,7 @@ def hot_restart(
                 if not await asyncio.to_thread(click.confirm, "Restart the job with these changes?", err=True):
                     tell("The job goes on as it is.")
                     return ExitCode.OK
-            accepted = await restart(client, job_id, file, params=values, options=options, tell=_quiet)
+            accepted = await restart(client, job_id, file, args=args, params=values, options=options, tell=_quiet)
         except RefusedJob as error:
             raise refusal(connection, error) from error
         if not connection.as_json and yes:  # otherwise the prompt has shown them

@@ -97,7 +97,9 @@ def _compacted(sink: SinkInfo, now: int) -> str:
     if told.failure is not None:
         return f"; the last compaction, {duration(now - told.last)} ago, failed: {told.failure}"
     deleted = f", {told.deleted:,} old ones deleted" if told.deleted else ""
-    return f"; compacted {duration(now - told.last)} ago, {told.files:,} files into {told.into:,}{deleted} in all"
+    overtaken = f", {told.overtaken:,} commits overtaken by others" if told.overtaken else ""
+    joined = f"{told.files:,} files into {told.into:,}"
+    return f"; compacted {duration(now - told.last)} ago, {joined}{deleted}{overtaken} in all"
 
 
 def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions) -> None:

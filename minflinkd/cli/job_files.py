@@ -6,7 +6,7 @@ opens no address that a job names.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -49,13 +49,25 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 job_file_argument = click.argument("file", callback=_job_file, shell_complete=_complete)
 
 
-async def read_job(file: JobFile) -> JobDocument:
-    """Read a job file. Raises InvalidJobGraph, OSError, and for a URL what `fetching.fetch` raises."""
+# The arguments of a script. An option for the script comes after `--`.
+script_arguments = click.argument("args", nargs=-1, type=click.UNPROCESSED)
+
+
+async def read_job(file: JobFile, args: Sequence[str] = ()) -> JobDocument:
+    """Read a job file, or a PySpark script with its arguments.
+
+    Raises InvalidJobGraph, UnusableScript, OSError, and for a URL what `fetching.fetch` raises.
+    """
     import tempfile
 
     from minflinkd.cli.fetching import fetch
+    from minflinkd.cli.scripts import UnusableScript, is_script, read_script
     from minflinkd.jobgraph.document import read_job_file
 
+    if isinstance(file, Path) and is_script(file):
+        return read_script(file, args)
+    if args:
+        raise UnusableScript(f"{file} is a job file, and takes no arguments", hint="params are given as -p name=value")
     if isinstance(file, Path):
         return read_job_file(file)
     assert not isinstance(file.file, Path)
@@ -76,7 +88,7 @@ async def with_artifacts(document: JobDocument, tell: Callable[[str], None]) -> 
     from minflinkd.storage.parallel import for_each
 
     places = dict(_places(document))
-    if not places:
+    if not places and not document.made:
         yield document
         return
     if remote := [str(place) for place in places.values() if not isinstance(place.file, Path)]:
@@ -87,8 +99,11 @@ async def with_artifacts(document: JobDocument, tell: Callable[[str], None]) -> 
             number, path = numbered
             return path, await _file(places[path], Path(directory, str(number)))
 
-        fetched = await for_each(enumerate(places), one, limit=AT_ONCE)
-        yield replace(document, fetched=dict(fetched))
+        fetched: dict[str, Path | MinflinkError] = dict(await for_each(enumerate(places), one, limit=AT_ONCE))
+        for path, text in document.made.items():
+            fetched[path] = Path(directory, path)
+            Path(directory, path).write_text(text, encoding="utf-8")
+        yield replace(document, fetched=fetched)
 
 
 async def _file(place: Place, target: Path) -> Path | MinflinkError:

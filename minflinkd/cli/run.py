@@ -10,7 +10,7 @@ import click
 
 from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.exits import ExitCode, Failure
-from minflinkd.cli.job_files import JobFile, job_file_argument
+from minflinkd.cli.job_files import JobFile, job_file_argument, script_arguments
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @job_file_argument
+@script_arguments
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Set or replace one of the params.")
 @click.option("--name", help="The job's name, instead of the one in the file.")
 @click.option("--wait/--detach", default=False, help="Show the job until it has ended, or return when it is accepted.")
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 def run(
     connection: Connection,
     file: JobFile,
+    args: tuple[str, ...],
     params: tuple[str, ...],
     name: str | None,
     wait: bool,
@@ -49,10 +51,13 @@ def run(
     allow_non_restored_state: bool,
     allow_changed_state: bool,
 ) -> None:
-    """Check the job in FILE, upload its artifacts and submit it.
+    """Check the job in FILE, upload its artifacts and submit it. FILE may also be a PySpark script, with its ARGS.
 
     FILE is a path, or any URL that fsspec opens, with #sha256=... if its content must have that hash. Artifacts of a
     job file at a URL are relative to that URL. They are fetched by this command, not by the daemon.
+
+    A script is taken as it is: each query that it would start becomes a task of the job. What is not taken over is said
+    with its line, see docs/scripts.md. Options for the script come after --.
 
     Every fault is reported with its line. A refused job leaves nothing behind. If a param's VALUE looks like a number,
     true or false, it is one; everything else is text.
@@ -65,6 +70,8 @@ def run(
     Examples:
       minflinkd run job.yaml
       minflinkd run job.yaml --wait -p minutes=30
+      minflinkd run views.py 127.0.0.1:9092 /data/views
+      minflinkd run views.py --name views -- --broker 127.0.0.1:9092
       minflinkd run job.yaml --dry-run
       minflinkd run job.yaml --json | jq -r .jobid
       minflinkd run s3://releases/clicks/1.4/job.yaml
@@ -84,7 +91,9 @@ def run(
     async def submitted(client: Client) -> ExitCode | None:
         tell = _quiet if connection.as_json else _tell
         try:
-            accepted = await submit(client, file, params=values, name=name, restore=restore, dry_run=dry_run, tell=tell)
+            accepted = await submit(
+                client, file, args=args, params=values, name=name, restore=restore, dry_run=dry_run, tell=tell
+            )
         except RefusedJob as error:
             raise refusal(connection, error if restore is None else in_options(error)) from error
         for text in accepted.warnings:

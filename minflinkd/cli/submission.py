@@ -6,7 +6,7 @@ A refused job leaves nothing behind.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,18 +76,21 @@ async def submit(
     *,
     params: Mapping[str, Any],
     name: str | None = None,
+    args: Sequence[str] = (),
     restore: Mapping[str, Any] | None = None,
     dry_run: bool = False,
     tell: Callable[[str], None] = click.echo,
 ) -> Submitted:
-    """Submit a job file. Returns when the job is accepted and stored. `tell` is told about the progress.
+    """Submit a job file, or a script with `args`. Returns when the job is accepted and stored.
+
+    `tell` is told about the progress.
 
     Raises RefusedJob, Refused, DaemonUnreachable, the BlobClient's errors, and those of `fetching.fetch` for the job
     file itself. After all of them except DaemonUnreachable nothing of the job is left on the server. The job's id is
     new, so nobody else's blobs are deleted.
     """
     try:
-        document = (await read_job(file)).with_params(params).with_restore(restore)
+        document = (await read_job(file, args)).with_params(params).with_restore(restore)
         return await submit_document(client, document, name=name, dry_run=dry_run, tell=tell)
     except InvalidJobGraph as error:
         raise RefusedJob(file, error.faults) from error
@@ -149,6 +152,7 @@ async def restart(
     *,
     params: Mapping[str, Any],
     options: Mapping[str, str],
+    args: Sequence[str] = (),
     tell: Callable[[str], None] = click.echo,
 ) -> RestartAccepted:
     """Submit a new version of a running job. Returns when it is checked and stored.
@@ -157,7 +161,7 @@ async def restart(
     version are left to the server's cleanup, since they are stored among the job's own. Raises what `submit` raises.
     """
     try:
-        document = (await read_job(file)).with_params(params)
+        document = (await read_job(file, args)).with_params(params)
         async with with_artifacts(document, tell) as complete:
             graph = complete.job()
             async with await client.blob_server() as blobs:

@@ -1,4 +1,4 @@
-"""What goes out: tables of sinks that cannot be compacted."""
+"""What goes out: tables of sinks that are not compacted."""
 
 from __future__ import annotations
 
@@ -7,19 +7,28 @@ from collections.abc import Iterator
 from minflinkd.diagnosis.facts import JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity
 
+OVERTAKEN = 5  # commits, and none that was first: it is no accident any more
+
 
 def failing_compactions(facts: JobFacts) -> Iterator[Finding]:
-    """The last compaction of a sink's table has failed. Readers get slower with each small file."""
+    """The last compaction of a sink's table has failed, or each one is overtaken. Small files slow down its readers."""
     for task in facts.running_tasks():
-        for sink, told in task.metrics.compactions.items():
-            if told.failure:
-                yield Finding(
-                    code="compaction-fails",
-                    severity=Severity.WARNING,
-                    title="A table is not compacted",
-                    sentence=f"The table of sink {sink} keeps its small files, as its compaction fails: {told.failure}",
-                    figure=f"{told.failed} failed",
-                    do="the message says it; rows are written as before",
-                    task=task.task.id,
-                    task_manager=task.resource_id or "",
-                )
+        for sink, figures in task.metrics.compactions.items():
+            if figures.failure:
+                sentence, figure = f"Compacting the table of sink {sink} fails: {figures.failure}", figures.failed
+                do = "do what the message says; the job keeps writing"
+            elif figures.overtaken >= OVERTAKEN and not figures.files:
+                sentence = f"Each compaction of the table of sink {sink} is overtaken by commits that change its files"
+                figure, do = figures.overtaken, "let the other writers change fewer files, or less often"
+            else:
+                continue
+            yield Finding(
+                code="compaction-fails",
+                severity=Severity.WARNING,
+                title="A table is not compacted",
+                sentence=sentence,
+                figure=f"{figure} failed",
+                do=do,
+                task=task.task.id,
+                task_manager=task.resource_id or "",
+            )

@@ -319,7 +319,7 @@ class Dispatcher(Component):
                 admit=claim,
                 explain=request.dry_run and request.explain,
             )
-            warnings = await self._analyzer.restoring.warnings(graph)
+            warnings = (*await self._analyzer.restoring.warnings(graph), *analysis.notes)
         except InvalidJobGraph as error:
             if not request.dry_run:
                 await self._blobs.delete_job(job_id)
@@ -328,7 +328,7 @@ class Dispatcher(Component):
             told = explained(analysis) if request.explain else ()
             return j.SubmissionAnswer(job_id=job_id, warnings=warnings, tasks=told)
         for text in warnings:
-            log.warning("a job starts from less than it may seem", job=job_id, name=graph.name, why=text)
+            log.warning("a job starts, and its user should know", job=job_id, name=graph.name, what=text)
         phases = {"analyzed": round(self._clock.monotonic() - began, 4)}
         stored = StoredJob(
             job_id=job_id, submitted_ms=submitted_ms, graph=graph, owner=request.owner, submission=phases

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,7 +22,7 @@ from minflinkd.jobgraph.bad_records import in_agreement
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
-from minflinkd.jobgraph.model import Isolation, JobGraph, Task, Vertex
+from minflinkd.jobgraph.model import Isolation, JobGraph, Task, Vertex, encode
 from minflinkd.jobgraph.sound_part import of_the_job, sound_tasks
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import ExplainedTask
@@ -85,6 +86,9 @@ class Analyzer:
             more = await self._analyze_sound_part(job_id, error, context, beside)
             raise InvalidJobGraph((*error.faults, *more)) from None
         faults = (*_unknown_hooks(graph), *await self._missing_artifacts(job_id, graph, beside))
+        notes: tuple[str, ...] = ()
+        if not faults and graph.script is not None:
+            graph, notes = await self._with_queries(job_id, graph, context)
         if not faults:
             graph = await with_sizes(graph, job_id, self.blobs)
             admit(graph)
@@ -92,10 +96,27 @@ class Analyzer:
             tasks = await asyncio.to_thread(chain, graph)
             request = _question(context(job_id, graph), graph, tasks, held=dict(await held(graph)))
             analysis = await self._analyze(copy(request, explain=explain), self.session_timeout())
+            analysis = copy(analysis, notes=notes)
             faults = analysis.faults
         if faults:
             raise InvalidJobGraph(faults)
         return graph, analysis
+
+    async def _with_queries(
+        self, job_id: JobId, graph: JobGraph, context: ContextOf
+    ) -> tuple[JobGraph, tuple[str, ...]]:
+        """Have a script executed. Return the job with its queries as vertices, and notes for the user.
+
+        Raises InvalidJobGraph, NoSession.
+        """
+        script, graph = graph.script or "", copy(graph, script=None)
+        asked = await with_units(graph, job_id, self.blobs, self.archive_limits())
+        question = copy(_question(context(job_id, asked), asked, ()), script=script)
+        answer = await self._analyze(question, self.session_timeout())
+        if answer.faults or answer.script is None:
+            raise InvalidJobGraph(answer.faults)
+        document = json.loads(encode(graph)) | answer.script.document
+        return await asyncio.to_thread(lambda: parse_json(json.dumps(document).encode()).job()), answer.script.notes
 
     async def _missing_artifacts(
         self, job_id: JobId, graph: JobGraph, beside: frozenset[BlobKey]

@@ -38,6 +38,7 @@ class JobDocument:
     fetched: Mapping[str, Path | MinflinkError] = field(
         default_factory=dict
     )  # by an artifact's path; else as `base` says
+    made: Mapping[str, str] = field(default_factory=dict)  # the texts of artifacts that are no files, by their paths
 
     def with_params(self, params: Mapping[str, Any]) -> JobDocument:
         """Return the document with some params set or replaced, as `minflinkd run -p minutes=5` does."""

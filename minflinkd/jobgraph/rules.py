@@ -45,6 +45,10 @@ def check_job(graph: JobGraph, faults: Faults) -> None:
         _check_vertex(graph, vertex, faults)
         _check_inputs(vertex, vertex_path(vertex.id), faults, is_fed=vertex.id in fed)
     check_bad_records(graph, faults)
+    if graph.script is not None:
+        _check_reference(graph.script, "script", faults)
+        if graph.vertices:
+            faults.add("vertices", "a script tells the vertices itself", "leave one of the two out")
 
 
 def _check_settings(graph: JobGraph, faults: Faults) -> None:

@@ -51,7 +51,8 @@ def parse_job(
     if fields is not None:
         graph = JobGraph(**({"name": "unnamed", "vertices": ()} | fields))  # so that the rest is checked, too
         check_job(graph, faults)
-        check_topology(graph, faults)
+        if graph.script is None:  # otherwise there are no vertices yet
+            check_topology(graph, faults)
         if base is not None:
             _check_files(graph, base, fetched or {}, faults)
         check_exchanges(graph, faults)
@@ -79,6 +80,8 @@ def _check_files(
         if artifact.path is None or artifact.key is not None or faults.touch(place):
             continue
         found = fetched.get(artifact.path)
+        if isinstance(found, Path):
+            continue
         try:
             file = place_of(artifact.path, base).file
         except InvalidUrl as error:

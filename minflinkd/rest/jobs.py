@@ -278,6 +278,7 @@ def _compactions(told: SinkCompactions | None) -> CompactionsInfo | None:
         failed=told.failed,
         files=told.files,
         into=told.into,
+        overtaken=told.overtaken,
         deleted=told.deleted,
         last=told.last_ms,
         failure=told.failure or None,

@@ -228,14 +228,15 @@ class Recovery(Answer, frozen=True, kw_only=True, rename="kebab"):
 class CompactionsInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     """What compactions of a sink's table have done since the task's attempt began.
 
-    So many `files` were joined `into` fewer, and so many `deleted` that only expired versions had. `failure` is why the
-    last one failed, null if it did not.
+    So many `files` were joined `into` fewer, and so many `deleted` that only expired versions had. `overtaken` commits
+    were given up, because another one came first. `failure` is why the last compaction failed, null if it did not.
     """
 
     done: int
     failed: int
     files: int
     into: int
+    overtaken: int
     deleted: int
     last: int
     failure: str | None

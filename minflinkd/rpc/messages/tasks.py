@@ -139,6 +139,7 @@ class SinkCompactions(Message, frozen=True):
     failed: int = 0
     files: int = 0  # that were joined
     into: int = 0  # so many
+    overtaken: int = 0  # commits that were given up, because another one was first
     deleted: int = 0  # files that only expired versions had
     last_ms: int = 0  # time of day at which the last one ended
     failure: str = ""  # of the last one
@@ -211,12 +212,21 @@ class HeldState(Message, frozen=True):
     root: str  # URI that the physical files are relative to
 
 
+class ScriptQueries(Message, frozen=True):
+    """What the queries of a script make of a job: a part of its document, and what the user should know of it."""
+
+    document: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
 class Analysis(Message, frozen=True):
     faults: tuple[GraphFault, ...] = ()
     schemas: dict[VertexId, str] = {}  # DDL of each vertex's output
     operators: dict[TaskId, tuple[PlanNode, ...]] = {}  # as in TaskSnapshot
     verdicts: dict[TaskId, dict[int, str]] = {}  # by operator with state: "", or why the state does not fit
     plans: dict[TaskId, str] = {}  # Spark's physical plan of a micro-batch, if it was asked for; bounded
+    script: ScriptQueries | None = None  # if a script was asked for
+    notes: tuple[str, ...] = ()  # what the user should know of the script
 
 
 class AnalyzeJob(Request[Analysis], frozen=True):
@@ -227,6 +237,7 @@ class AnalyzeJob(Request[Analysis], frozen=True):
     held: dict[TaskId, HeldState] = {}
     exclusive: bool = False  # `isolation: job`: the TaskManager is the job's own from now on
     explain: bool = False  # answer `plans`, too
+    script: str = ""  # module:function; execute this script instead, and answer its queries
 
 
 class TaskStateChanged(Request[Done], frozen=True):

@@ -52,7 +52,12 @@ class Analyses:
                 directory = attempt_directory(self._directory, f"analysis-{secrets.token_hex(8)}")
                 async with self._deployer.described(request.held, directory) as held:
                     question = sp.AnalyzeTasks(
-                        job=job, tasks=request.tasks, artifacts=artifacts, held=held, explain=request.explain
+                        job=job,
+                        tasks=request.tasks,
+                        artifacts=artifacts,
+                        held=held,
+                        explain=request.explain,
+                        script=request.script,
                     )
                     analysis = await session.ask(question, ANALYSIS_TIMEOUT)
                 faults = await sink_path_faults(self._deployer.storages, job, request.tasks)

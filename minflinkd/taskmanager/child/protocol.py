@@ -319,6 +319,7 @@ class AnalyzeTasks(Request[Analysis], frozen=True):
     artifacts: dict[str, str] = {}
     held: dict[TaskId, DescribedState] = {}
     explain: bool = False  # answer `plans`, too
+    script: str = ""  # as in AnalyzeJob
 
 
 class PrepareTasks(Request[Done], frozen=True):

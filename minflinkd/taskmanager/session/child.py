@@ -66,7 +66,7 @@ from minflinkd.taskmanager.child.protocol import (
     UnloadTask,
 )
 from minflinkd.taskmanager.session import own_stacks
-from minflinkd.taskmanager.session.analysis import option_checks, physical_plan, rehearsal, sink_targets
+from minflinkd.taskmanager.session.analysis import option_checks, physical_plan, rehearsal, script_queries, sink_targets
 from minflinkd.taskmanager.session.code.artifacts import UnusableArtifact
 from minflinkd.taskmanager.session.inspection import reading
 from minflinkd.taskmanager.session.plan import streamable
@@ -387,6 +387,11 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
         code = engine.code.load(job_id, request.artifacts)
     except UnusableArtifact as error:
         return Analysis(faults=(GraphFault(path="artifacts", problem=error.message, hint=error.hint),))
+    if request.script:
+        try:
+            return script_queries.found(engine.session, request.job, request.script, code)
+        finally:
+            code.release()
     faults: list[GraphFault] = []
     schemas: dict[VertexId, str] = {}
     operators: dict[TaskId, tuple[PlanNode, ...]] = {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,22 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform, parse_transform
-from pyiceberg.types import BooleanType, DateType, LongType, NestedField, StringType
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
 
 from minflinkd.jobgraph.model import Compaction, Sink
 from minflinkd.runtime.units import Duration, MemorySize
-from minflinkd.taskmanager.session.sinks.compaction import delta, iceberg
+from minflinkd.taskmanager.session.sinks.compaction import delta, iceberg, iceberg_expiry
 from minflinkd.taskmanager.session.sinks.compaction.__main__ import carried_out
-from minflinkd.taskmanager.session.sinks.compaction.result import Answer, Asked
+from minflinkd.taskmanager.session.sinks.compaction.iceberg_expiry import replaced_before
+from minflinkd.taskmanager.session.sinks.compaction.messages import Answer, Joined, Request
 from minflinkd.taskmanager.session.sinks.tables.iceberg import IcebergTarget
 from minflinkd.taskmanager.session.sinks.tables.targets import table_of
 from tests.lakes import Delta, Iceberg, Lake
@@ -45,6 +55,7 @@ PARTITIONS = {
     "by a date": ("day",),
     "by a boolean and a text": ("even", "text"),
 }
+NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)
 KINDS = pytest.mark.parametrize("kind", [Delta, Iceberg])
 
 
@@ -91,7 +102,7 @@ class World:
             write_deltalake(self.lake.root("rows"), rows(*numbers), mode="append", partition_by=list(self._by) or None)
 
     def compacted(self, compaction: Compaction = WANTED) -> Answer:
-        answer = carried_out(Asked(replace(self.sink, compaction=compaction), OWNER))
+        answer = carried_out(Request(replace(self.sink, compaction=compaction), OWNER))
         assert not answer.failure
         return answer
 
@@ -209,20 +220,28 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> 
     monkeypatch.setattr(delta, "_optimized", first(delta._optimized))
 
 
-def test_a_commit_whose_answer_was_lost_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("changed", [False, True], ids=["nothing else", "a joined file was rewritten since"])
+def test_a_commit_whose_answer_was_lost_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool) -> None:
     """A catalog's client asks twice, and is told that another commit came first: its own. Its files stay (K5)."""
-    world = World(Iceberg(tmp_path))
-    world.append(1)
-    world.append(2)
-    commit = SqlCatalog.commit_table
+    world = World(Iceberg(tmp_path), ("text",))
+    for number in range(6):
+        world.append(number)
+    target = table_of(world.lake.sink("rows", key="value"))
+    commit, calls = SqlCatalog.commit_table, [0]
 
     def twice(self: Any, *given: Any) -> Any:
-        commit(self, *given)
-        return commit(self, *given)
+        calls[0] += 1
+        first = calls[0] == 1
+        answer = commit(self, *given)
+        if first and changed:
+            target.merge(target.look(OWNER), OWNER, 1, 1, rows(3))
+        return commit(self, *given) if first else answer
 
-    monkeypatch.setattr(SqlCatalog, "commit_table", twice)
-    assert world.compacted().joined.into == 1
-    assert world.values() == [1, 2]
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "commit_table", twice)
+        joined = world.compacted().joined
+    assert (joined.files, joined.into, joined.overtaken) == (6, 3, 0)
+    assert world.values() == list(range(6))
 
 
 def test_a_commit_of_which_nothing_is_known_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,10 +257,158 @@ def test_a_commit_of_which_nothing_is_known_keeps_its_files(tmp_path: Path, monk
 
     with monkeypatch.context() as patched:
         patched.setattr(SqlCatalog, "commit_table", lost)
-        answer = carried_out(Asked(world.sink, OWNER))
+        answer = carried_out(Request(world.sink, OWNER))
     assert "the answer is lost" in answer.failure
     assert world.values() == [1, 2]
     assert world.named() == 1
+
+
+@pytest.mark.parametrize("what", ["columns", "partitions", "deletes", "another table"])
+def test_a_table_that_is_another_by_then_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Files that were written for it would lack a column or deletes, or be in wrong partitions (K5)."""
+    world = World(Iceberg(tmp_path))
+    for number in range(3):
+        world.append(number)
+
+    def change() -> None:
+        table = world.lake.table("rows")  # type: ignore[attr-defined]
+        if what == "columns":
+            with table.update_schema() as schema:
+                schema.add_column("more", LongType())
+        elif what == "partitions":
+            with table.update_spec() as spec:
+                spec.add_identity("day")
+        elif what == "another table":
+            world.lake.catalog().drop_table("db.rows")  # type: ignore[attr-defined]
+            world.lake.catalog().create_table("db.rows", COLUMNS)  # type: ignore[attr-defined]
+        else:
+            monkeypatch.setattr(iceberg, "_has_deletes", lambda table: True)
+        world.append(7)
+
+    before = world.lake.data_files("rows")
+    meanwhile(monkeypatch, change)
+    assert world.compacted().joined == Joined(overtaken=1)
+    assert sorted(each["value"] for each in world.lake.rows("rows")) == (
+        [7] if what == "another table" else [0, 1, 2, 7]
+    )
+    assert len(world.lake.data_files("rows") - before) == 1
+
+
+class OfDeletes:
+    """Stands for a manifest of delete files, which the library does not write."""
+
+    content = ManifestContent.DELETES
+
+    def has_added_files(self) -> bool:
+        return True
+
+
+TRANSFORMS = {"value": "bucket[3]", "text": "truncate[1]", "day": "month", "at": "hour", "price": "identity"}
+
+
+@pytest.mark.parametrize("column", TRANSFORMS)
+def test_files_of_any_partition_are_joined(tmp_path: Path, column: str) -> None:
+    """The library finds the partition of each row again (K5)."""
+    schema = Schema(
+        *COLUMNS.fields,
+        NestedField(5, "at", TimestamptzType(), required=False),
+        NestedField(6, "price", DecimalType(10, 2), required=False),
+    )
+    lake = Iceberg(tmp_path)
+    number = schema.find_field(column).field_id
+    spec = PartitionSpec(PartitionField(number, 1000, parse_transform(TRANSFORMS[column]), "p"))
+    lake.catalog().create_namespace("db")
+    table = lake.catalog().create_table("db.rows", schema, partition_spec=spec)
+    wanted = []
+    for n in range(9):
+        more = {"at": None if n % 4 == 0 else NOON + timedelta(minutes=40 * (n % 3)), "price": Decimal(n % 3 - 1) / 4}
+        wanted.append(row(n) | more)
+        table.append(pa.Table.from_pylist(wanted[-1:], schema=schema.as_arrow()))
+    before = len(list(table.scan().plan_files()))
+    answer = carried_out(Request(replace(lake.sink("rows"), compaction=WANTED), OWNER))
+    assert not answer.failure
+    after = list(lake.table("rows").scan().plan_files())
+    assert before == answer.joined.files - answer.joined.into + len(after)
+    assert len({str(task.file.partition) for task in after}) == len(after)
+    key = "value"
+    found = sorted(lake.rows("rows"), key=lambda each: each[key])
+    assert found == [each | {"price": each["price"].quantize(Decimal("0.01"))} for each in wanted]
+
+
+def test_rows_are_counted_before_files_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would look for rows that a commit without changes has lost (K5)."""
+    world = World(Iceberg(tmp_path))
+    world.append(1, 2)
+    world.append(3)
+    in_order = iceberg.in_order
+    monkeypatch.setattr(iceberg, "in_order", lambda table, found: in_order(table, found).slice(1))
+    answer = carried_out(Request(world.sink, OWNER))
+    assert "files with 3 rows were joined to files with 2, and are left as they are" in answer.failure
+    assert world.values() == [1, 2, 3]
+    assert len(world.lake.data_files("rows")) == 2
+
+
+def test_files_of_delta_that_the_log_would_forget_are_not_left_for_ever(tmp_path: Path) -> None:
+    """The log drops what it knows of removed files after a week, unless the table says otherwise (K5)."""
+    from deltalake import DeltaTable
+
+    world = World(Delta(tmp_path))
+    world.append(1)
+    wanted = replace(world.sink, compaction=Compaction(expire=Duration(7 * 86400.0)))
+    answer = carried_out(Request(wanted, OWNER))
+    assert "its log forgets removed files after 7 d, and `expire` keeps them for 7 d" in answer.failure
+    table = DeltaTable(world.lake.root("rows"))
+    table.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 8 days"})
+    assert carried_out(Request(wanted, OWNER)).failure == ""
+
+
+def test_a_snapshot_is_old_when_another_one_replaced_it_long_ago(tmp_path: Path) -> None:
+    """Not when it is old itself: a query may just have begun on the one before the last (K5)."""
+    world = World(Iceberg(tmp_path))
+    for number in range(4):
+        world.append(number)
+    table = world.lake.table("rows")  # type: ignore[attr-defined]
+    times = [entry.timestamp_ms for entry in table.history()]
+    numbers = [entry.snapshot_id for entry in table.history()]
+
+    def old(moment: float) -> list[int]:
+        return [snapshot.snapshot_id for snapshot in replaced_before(table, moment)]
+
+    assert old(times[0] + 1) == []
+    assert old(times[2] + 0.5) == numbers[:2]
+    assert old(times[3] + 1e6) == numbers[:3]
+
+
+def test_a_snapshot_that_gets_a_name_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run looks again (K5)."""
+    world = World(Iceberg(tmp_path))
+    world.append(0)
+    first = world.lake.table("rows").current_snapshot().snapshot_id  # type: ignore[attr-defined]
+    world.append(1)
+    dropped = iceberg_expiry._dropped
+
+    def tagged(table: Any, snapshots: Any) -> bool:
+        world.lake.table("rows").manage_snapshots().rollback_to_snapshot(first).commit()  # type: ignore[attr-defined]
+        return dropped(table, snapshots)
+
+    monkeypatch.setattr(iceberg_expiry, "_dropped", tagged)
+    expiring = Compaction(target=WANTED.target, expire=Duration(0.0))
+    target = table_of(world.sink)
+    assert isinstance(target, IcebergTarget)
+    assert iceberg_expiry.expire(target, expiring) == 0
+    assert world.values() == [0]
+
+
+def test_files_that_belong_to_another_table_are_not_deleted(tmp_path: Path) -> None:
+    """`gc.enabled=false` says so (K5)."""
+    world = World(Iceberg(tmp_path))
+    world.append(0)
+    with world.lake.table("rows").transaction() as transaction:  # type: ignore[attr-defined]
+        transaction.set_properties({"gc.enabled": "false"})
+    answer = carried_out(Request(replace(world.sink, compaction=Compaction(expire=Duration(0.0))), OWNER))
+    assert "has gc.enabled=false" in answer.failure
 
 
 @KINDS
@@ -292,7 +459,7 @@ def test_tables_with_deleted_rows_are_not_compacted(tmp_path: Path, monkeypatch:
     world.append(2)
     table = DeltaTable(world.lake.root("rows"))
     table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
-    answer = carried_out(Asked(world.sink, OWNER))
+    answer = carried_out(Request(world.sink, OWNER))
     assert "uses deletionVectors, and is not compacted: deleted rows might come back" in answer.failure
 
     world = World(Iceberg(tmp_path / "iceberg"))
@@ -300,14 +467,8 @@ def test_tables_with_deleted_rows_are_not_compacted(tmp_path: Path, monkeypatch:
     world.append(2)
     manifests = Snapshot.manifests
 
-    class OfDeletes:
-        content = ManifestContent.DELETES
-
-        def has_added_files(self) -> bool:
-            return True
-
     monkeypatch.setattr(Snapshot, "manifests", lambda self, io: [*manifests(self, io), OfDeletes()])
-    answer = carried_out(Asked(world.sink, OWNER))
+    answer = carried_out(Request(world.sink, OWNER))
     assert "has delete files, and is not compacted" in answer.failure
 
 
@@ -338,5 +499,5 @@ def test_a_sink_commits_while_its_table_is_compacted(tmp_path: Path, kind: type[
     over.set()
     thread.join()
     assert world.values() == list(range(25))
-    assert sum(answer.joined.commits for answer in answers) > 0
+    assert sum(answer.joined.into for answer in answers) > 0
     assert isinstance(table_of(world.sink), IcebergTarget) is (kind is Iceberg)

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from minflinkd.jobgraph.model import Compaction, Sink
 from minflinkd.runtime.ids import JobId, VertexId
 from minflinkd.runtime.units import Duration
+from minflinkd.taskmanager.session.sinks.compaction import compactor as module
 from minflinkd.taskmanager.session.sinks.compaction.compactor import COMMAND, Compactor
-from minflinkd.taskmanager.session.sinks.compaction.result import Asked
+from minflinkd.taskmanager.session.sinks.compaction.messages import Request
 from tests.component.taskmanager.test_compaction import World
 from tests.lakes import Delta
 from tests.waiting import until_blocking
@@ -64,7 +65,7 @@ def test_a_table_is_compacted_after_a_commit_when_it_is_time(compactor: Callable
         clock.now = at
         one.committed()
         until_blocking(lambda: not one.is_running)
-        assert (one.told.done, one.told.files, one.told.into) == (done, 7 * done, 2 * done)
+        assert (one.figures.done, one.figures.files, one.figures.into) == (done, 7 * done, 2 * done)
 
 
 def test_a_compaction_that_fails_says_why_without_secrets(compactor: Callable[..., Compactor]) -> None:
@@ -73,9 +74,9 @@ def test_a_compaction_that_fails_says_why_without_secrets(compactor: Callable[..
     one = compactor(clock, command=answering(failure="no s3://key:hunter2@lake/rows"))
     clock.now += 61
     one.committed()
-    until_blocking(lambda: one.told.failed == 1)
-    assert one.told.failure.startswith("no s3://")
-    assert "hunter2" not in one.told.failure
+    until_blocking(lambda: one.figures.failed == 1)
+    assert one.figures.failure.startswith("no s3://")
+    assert "hunter2" not in one.figures.failure
 
 
 def test_a_process_that_dies_is_a_failure(compactor: Callable[..., Compactor]) -> None:
@@ -84,8 +85,8 @@ def test_a_process_that_dies_is_a_failure(compactor: Callable[..., Compactor]) -
     one = compactor(clock, command=(sys.executable, "-c", "raise SystemExit('killed by nobody')"))
     clock.now += 61
     one.committed()
-    until_blocking(lambda: one.told.failed == 1)
-    assert one.told.failure == "the compaction ended with 1: killed by nobody"
+    until_blocking(lambda: one.figures.failed == 1)
+    assert one.figures.failure == "the compaction ended with 1: killed by nobody"
 
 
 def test_it_ends_with_its_attempt(compactor: Callable[..., Compactor]) -> None:
@@ -97,11 +98,40 @@ def test_it_ends_with_its_attempt(compactor: Callable[..., Compactor]) -> None:
     until_blocking(lambda: children() != [])
     one.close()
     until_blocking(lambda: not one.is_running)
-    assert (one.told.done, one.told.failed) == (0, 0)
+    assert (one.figures.done, one.figures.failed) == (0, 0)
     clock.now += 1000
     one.committed()
     assert not one.is_running
     assert children() == []
+
+
+def test_a_process_that_does_not_react_is_killed(
+    compactor: Callable[..., Compactor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of a library may take minutes, and Python sees no signal before its end (K5)."""
+    monkeypatch.setattr(module, "_ENDING", 0.2)
+    clock = Time()
+    deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}"
+    one = compactor(clock, command=(sys.executable, "-c", deaf))
+    clock.now += 61
+    one.committed()
+    until_blocking(lambda: any(deaf in child.cmdline() for child in psutil.Process().children()))
+    one.close()
+    until_blocking(lambda: not one.is_running)
+
+
+def test_old_versions_are_looked_for_seldom(compactor: Callable[..., Compactor], tmp_path: Path) -> None:
+    """It means reading about all of them: ten times in the time for which they are kept (K5)."""
+    told = tmp_path / "told"
+    writes = f"import sys; open({str(told)!r}, 'a').write(sys.stdin.readline()); print('{{}}')"
+    sink = Sink(format="delta", path="/x", compaction=Compaction(every=Duration(60.0), expire=Duration(3600.0)))
+    clock = Time()
+    one = compactor(clock, command=(sys.executable, "-c", writes), sink=sink)
+    for _ in range(8):
+        clock.now += 61
+        one.committed()
+        until_blocking(lambda: not one.is_running)
+    assert [json.loads(line)["expires"] for line in told.read_text().splitlines()] == [True, *[False] * 5, True, False]
 
 
 def children() -> list[int]:
@@ -118,8 +148,8 @@ def test_a_real_process_joins_the_files_of_a_table(compactor: Callable[..., Comp
     one = compactor(clock, sink=replace(world.sink, compaction=EVERY))
     clock.now += 61
     one.committed()
-    until_blocking(lambda: one.told.done == 1 or one.told.failure != "")
-    assert (one.told.files, one.told.into, one.told.failure) == (5, 1, "")
+    until_blocking(lambda: one.figures.done == 1 or one.figures.failure != "")
+    assert (one.figures.files, one.figures.into, one.figures.failure) == (5, 1, "")
     assert world.values() == [0, 1, 2, 3, 4]
 
 
@@ -128,14 +158,14 @@ def test_the_process_ends_when_the_session_is_gone(tmp_path: Path) -> None:
     slow = (
         "from minflinkd.taskmanager.session.sinks.compaction import __main__ as m\n"
         "import time\n"
-        "m.carried_out = lambda asked: print(flush=True) or time.sleep(600)\n"
+        "m.carried_out = lambda request: print(flush=True) or time.sleep(600)\n"
         "m.main()\n"
     )
     process = subprocess.Popen([sys.executable, "-c", slow], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     sink = Sink(format="delta", path=str(tmp_path), compaction=EVERY)
-    process.stdin.write(Asked(sink, "owner").line())
+    process.stdin.write(Request(sink, "owner").line())
     process.stdin.flush()
     assert process.stdout.readline() == b"\n"
     process.stdin.close()

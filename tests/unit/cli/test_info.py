@@ -9,7 +9,7 @@ from minflinkd.cli.info import _compacted
 from minflinkd.rest.schemas import CompactionsInfo, SinkInfo
 
 SINK = SinkInfo(vertex="lake", format="delta", delivery="exactly-once")
-DONE = CompactionsInfo(done=3, failed=0, files=1_240, into=6, deleted=0, last=60_000, failure=None)
+DONE = CompactionsInfo(done=3, failed=0, files=1_240, into=6, overtaken=0, deleted=0, last=60_000, failure=None)
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,10 @@ DONE = CompactionsInfo(done=3, failed=0, files=1_240, into=6, deleted=0, last=60
         (None, ""),
         (DONE, "; compacted 3 min 0 s ago, 1,240 files into 6 in all"),
         (replace(DONE, deleted=1_100), "; compacted 3 min 0 s ago, 1,240 files into 6, 1,100 old ones deleted in all"),
+        (
+            replace(DONE, overtaken=2),
+            "; compacted 3 min 0 s ago, 1,240 files into 6, 2 commits overtaken by others in all",
+        ),
         (replace(DONE, failure="no such table"), "; the last compaction, 3 min 0 s ago, failed: no such table"),
     ],
 )

@@ -113,6 +113,8 @@ def wrong_in(words: list[str]) -> str:
     """Say what is wrong with the words after `minflinkd`; "" if nothing is."""
     name, command = "", click.Command("minflinkd")
     for word in words:
+        if word == "--":  # the rest is a script's
+            break
         longer = f"{name} {word}".strip()
         if longer in program():
             name, command = longer, program()[longer]

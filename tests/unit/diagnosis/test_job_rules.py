@@ -266,11 +266,12 @@ def test_a_table_whose_compaction_fails_is_named() -> None:
     told = SinkCompactions(done=3, failed=2, files=40, into=2, last_ms=NOW - 60_000, failure="the catalog is away")
     found = only(facts(details(first(), second(compactions={"lake": told}))))
     assert (found.code, found.severity, found.figure) == ("compaction-fails", Severity.WARNING, "2 failed")
-    assert found.sentence == (
-        "The table of sink lake keeps its small files, as its compaction fails: the catalog is away"
-    )
-    well = SinkCompactions(done=4, failed=2, files=50, into=3, last_ms=NOW - 60_000)
+    assert found.sentence == "Compacting the table of sink lake fails: the catalog is away"
+    well = SinkCompactions(done=4, failed=2, files=50, into=3, overtaken=9, last_ms=NOW - 60_000)
     assert diagnose(facts(details(first(), second(compactions={"lake": well})))) == ()
+    late = SinkCompactions(done=4, overtaken=5, last_ms=NOW - 60_000)
+    found = only(facts(details(first(), second(compactions={"lake": late}))))
+    assert "is overtaken by commits that change its files" in found.sentence
 
 
 # --- state ---

@@ -122,8 +122,8 @@ class CommittingSink:
     @property
     def compactions(self) -> SinkCompactions | None:
         """What compactions of its table have done; None before the first."""
-        told = self._compactor.told if self._compactor is not None else None
-        return told if told is not None and told.last_ms else None
+        figures = self._compactor.figures if self._compactor is not None else None
+        return figures if figures is not None and figures.last_ms else None
 
     def begin(self) -> None:
         """Begin an attempt: everything that earlier attempts had to commit is committed, so discard the rest."""

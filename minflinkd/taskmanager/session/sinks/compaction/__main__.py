@@ -10,13 +10,15 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.session.sinks.compaction import delta, iceberg
-from minflinkd.taskmanager.session.sinks.compaction.result import Answer, Asked
+from minflinkd.taskmanager.session.sinks.compaction.messages import Answer, Request
 from minflinkd.taskmanager.session.sinks.tables.delta import DeltaTarget
 from minflinkd.taskmanager.session.sinks.tables.failures import said
 from minflinkd.taskmanager.session.sinks.tables.targets import table_of
@@ -25,28 +27,41 @@ _NICE: Final = 10  # the queries come first
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is half written is deleted
+    # Python reacts between two calls of a library: then complete files that no commit names are deleted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     os.nice(_NICE)
-    asked = Asked.of_line(sys.stdin.buffer.readline())
+    request = Request.of_line(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_input, name="end with input", daemon=True).start()
-    sys.stdout.buffer.write(msgspec.json.encode(carried_out(asked)))
+    sys.stdout.buffer.write(msgspec.json.encode(carried_out(request)))
 
 
-def carried_out(asked: Asked) -> Answer:
-    wanted = asked.sink.compaction
+def carried_out(request: Request) -> Answer:
+    """Join files, and delete those that only old versions have. If one fails, the other is done all the same."""
+    wanted = request.sink.compaction
     assert wanted is not None
-    target, answer = table_of(asked.sink), Answer()
-    told = {"minflinkd.compaction": asked.owner}
+    target, answer, failures = table_of(request.sink), Answer(), list[str]()
+    about = {"minflinkd.compaction": request.owner}
+    if isinstance(target, DeltaTarget):
+        compacting, expiring = delta.compact(target, wanted, about), partial(delta.expire, target, wanted, about)
+    else:
+        compacting, expiring = iceberg.compact(target, wanted, about), partial(iceberg.expire, target, wanted)
     try:
-        if isinstance(target, DeltaTarget):
-            answer = msgspec.structs.replace(answer, joined=delta.compact(target, wanted, told))
-            return msgspec.structs.replace(answer, deleted=delta.expire(target, wanted, told))
-        answer = msgspec.structs.replace(answer, joined=iceberg.compact(target, wanted, told))
-        return msgspec.structs.replace(answer, deleted=iceberg.expire(target, wanted))
-    except MinflinkError as error:
-        return msgspec.structs.replace(answer, failure=str(error))
-    except Exception as error:  # of a library
-        return msgspec.structs.replace(answer, failure=f"{target.name}: {said(error)}")
+        for joined in compacting:
+            answer = replace(answer, joined=answer.joined + joined)
+    except Exception as error:
+        failures.append(_why(target.name, error))
+    try:
+        if request.expires:
+            answer = replace(answer, deleted=expiring())
+    except Exception as error:
+        failures.append(_why(target.name, error))
+    return replace(answer, failure="; ".join(dict.fromkeys(failures)))
+
+
+def _why(table: str, error: Exception) -> str:
+    if isinstance(error, MinflinkError):
+        return f"{error.message} ({error.hint})" if error.hint else error.message
+    return f"{table}: {said(error)}"  # of a library
 
 
 def _end_with_input() -> None:

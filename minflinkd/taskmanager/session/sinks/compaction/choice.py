@@ -8,7 +8,7 @@ merge trees does. Each row is then written again some `log(target / size of a ne
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
@@ -16,7 +16,6 @@ from typing import Any, Final
 _FULL: Final = 0.75  # of the target: such a file is left alone
 _ROOM: Final = 1.25  # of the target: the largest that files are joined to
 _LARGER: Final = 2  # times as large as all smaller ones together: such a file waits until there are more
-_MANY: Final = 32  # small files are joined whatever else has to be written again
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,24 @@ def _grouped(files: Iterable[SizedFile], target: int) -> Iterator[tuple[SizedFil
     yield tuple(group)
 
 
-def is_worth_it(sizes: Collection[int], target: int) -> bool:
-    """Whether to join *all* small files of a partition, for a library that cannot be told which ones."""
+def bound(sizes: Iterable[int], target: int) -> int | None:
+    """Return a size below which *all* files of a partition are joined, for a library that is not told which ones.
+
+    None if none should be. Larger files wait until the small ones together are about as large.
+    """
     small = sorted(size for size in sizes if size < target)
-    return len(small) > 1 and (len(small) >= _MANY or small[-1] <= _LARGER * sum(small[:-1]))
+    total, chosen, together = 0, 0, 0
+    for number, size in enumerate(small):
+        if number and size <= _LARGER * total:
+            chosen, together = number + 1, total + size
+        total += size
+    if not chosen:
+        return None
+    return target if chosen == len(small) else min(target, together + together // 4 + 1)
 
 
-def fullest_first(partitions: Iterable[tuple[Hashable, Sequence[int]]], target: int) -> list[Hashable]:
-    """Return the partitions that are worth it, those with the most small files first."""
-    worth = [(partition, sizes) for partition, sizes in partitions if is_worth_it(sizes, target)]
-    return [partition for partition, _ in sorted(worth, key=lambda found: -sum(size < target for size in found[1]))]
+def fullest_first(partitions: Iterable[tuple[Hashable, Collection[int]]], target: int) -> list[tuple[Hashable, int]]:
+    """Return the partitions with something to join, and their bounds; those with the most small files first."""
+    found = [(partition, sizes, bound(sizes, target)) for partition, sizes in partitions]
+    some = [(partition, sum(size < below for size in sizes), below) for partition, sizes, below in found if below]
+    return [(partition, below) for partition, _, below in sorted(some, key=lambda each: -each[1])]

@@ -7,8 +7,7 @@ been deleted. What was written need not be written again.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +16,9 @@ from uuid import uuid4
 from minflinkd.jobgraph.model import Compaction
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
 from minflinkd.taskmanager.session.sinks.compaction.choice import SizedFile, groups
-from minflinkd.taskmanager.session.sinks.compaction.result import Joined
-from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, failing
+from minflinkd.taskmanager.session.sinks.compaction.iceberg_expiry import expire
+from minflinkd.taskmanager.session.sinks.compaction.messages import Joined
+from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableFailed, failing
 from minflinkd.taskmanager.session.sinks.tables.iceberg import IcebergTarget
 from minflinkd.taskmanager.session.sinks.tables.iceberg_merges import (
     Rewritten,
@@ -31,29 +31,30 @@ from minflinkd.taskmanager.session.sinks.tables.iceberg_merges import (
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+__all__ = ["compact", "expire"]
+
 _TRIES: Final = 10  # of a commit, beside those of other writers
 _AT_ONCE: Final = 8  # groups in one commit: what a commit that is given up has written in vain
-_ANY_SIZE: Final = str(2**62)
+_ANY_SIZE: Final = str(2**50)
+_COMMIT: Final = "minflinkd.commit"  # in the summary of a snapshot: which attempt to commit has made it
 
 
-def compact(target: IcebergTarget, wanted: Compaction, told: dict[str, str]) -> Joined:
-    """Join small files. `told`: what the summary of each snapshot says.
+def compact(target: IcebergTarget, wanted: Compaction, about: dict[str, str]) -> Iterator[Joined]:
+    """Join small files. `about`: what the summary of each snapshot says.
 
     The rows of one joined file are in memory at a time. Raises TableFailed, UnfitSink.
     """
-    joined = Joined()
     if (table := target.open()) is None:
-        return joined
+        return
     _check(target, table)
     chosen = groups(_files(target, table), wanted.target)
     for first in range(0, len(chosen), _AT_ONCE):
-        joined += _joined(target, table, chosen[first : first + _AT_ONCE], told)
-    return joined
+        yield _joined(target, table, chosen[first : first + _AT_ONCE], about)
 
 
 def _check(target: IcebergTarget, table: Table) -> None:
     target.check_still(table)
-    check_replaceable(table, target.name)
+    check_replaceable(table, target.name, "it is not compacted", "leave compaction out")
     if _has_deletes(table):
         raise UnfitSink(
             f"{target.name} has delete files, and is not compacted: deleted rows might come back",
@@ -79,57 +80,80 @@ def _files(target: IcebergTarget, table: Table) -> list[SizedFile]:
     return [SizedFile(task.file.file_size_in_bytes, str(task.file.partition), task) for task in found]
 
 
-def _joined(target: IcebergTarget, table: Table, chosen: Sequence[Sequence[SizedFile]], told: dict[str, str]) -> Joined:
+def _joined(
+    target: IcebergTarget, table: Table, chosen: Sequence[Sequence[SizedFile]], about: dict[str, str]
+) -> Joined:
     added: list[Any] = []
+    removed = [sized.file.file for group in chosen for sized in group]
     try:
         for group in chosen:
             with failing(target.name, "could not be compacted"):
                 added += _written(table, [sized.file for sized in group])
+        _check_rows(target, removed, added)
     except BaseException:
         with suppress(Exception):
             discard(table, added)
         raise
-    changes = Rewritten([sized.file.file for group in chosen for sized in group], added)
-    if _committed(target, table, changes, told):  # if it fails, nobody knows whether the table has the files
-        return Joined(files=len(changes.removed), into=len(changes.added), commits=1)
+    if _committed(target, table, Rewritten(removed, added), about):  # if it raises, the table may have the files
+        return Joined(files=len(removed), into=len(added))
     with failing(target.name, "did not delete a file"):
         discard(table, added)
     return Joined(overtaken=1)
 
 
 def _written(table: Table, tasks: Sequence[Any]) -> list[Any]:
-    """Write the rows of some files of one partition to one."""
+    """Write the rows of some files of one partition to one. Files without rows become none."""
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
     from pyiceberg.table import TableProperties
 
     rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(tasks)
+    if not len(rows):
+        return []
     # The library would divide rows among files by their size in memory, which is several times that on disk.
     properties = table.properties | {TableProperties.WRITE_TARGET_FILE_SIZE_BYTES: _ANY_SIZE}
     one_file = table.metadata.model_copy(update={"properties": properties})
     return list(_dataframe_to_data_files(one_file, in_order(table, rows), table.io, uuid4(), count()))
 
 
-def _committed(target: IcebergTarget, table: Table, changes: Rewritten, told: dict[str, str]) -> bool:
+def _check_rows(target: IcebergTarget, removed: Sequence[Any], added: Sequence[Any]) -> None:
+    """Raise TableFailed unless as many rows were written as were read: nobody looks at a commit that changes none."""
+    read, written = (sum(file.record_count for file in files) for files in (removed, added))
+    if read != written:
+        raise TableFailed(
+            f"{target.name}: files with {read:,} rows were joined to files with {written:,}, and are left as they are",
+            hint="please report this, with the table's schema and partitions; leave compaction out",
+        )
+
+
+def _committed(target: IcebergTarget, table: Table, changes: Rewritten, about: dict[str, str]) -> bool:
     """Commit, beside the commits of others. Return False if they have changed what was read."""
-    base, now = table, table
+    base, now, own = table, table, {_COMMIT: uuid4().hex}
     for _ in range(_TRIES):
         try:
-            with target.committing(now, {}, told) as update, producer_of(changes, update, replaces=True) as producer:
+            with (
+                target.committing(now, {}, about | own) as update,
+                producer_of(changes, update, replaces=True) as producer,
+            ):
                 for file in changes.removed:
                     producer.delete_data_file(file)
                 for file in changes.added:
                     producer.append_data_file(file)
         except Conflict:
             found = target.open()
-            if found is not None and _has(found, changes.added):
-                return True  # the catalog's answer was lost, and its client has asked twice
+            # A catalog's client whose answer was lost has asked twice. Others may have changed the files since.
+            if found is not None and any(_is(snapshot, own) for snapshot in found.snapshots()):
+                return True
             if found is None or not _is_alike(base, found) or not _has(found, changes.removed):
                 return False
             now = found
         else:
             return True
     return False
+
+
+def _is(snapshot: Any, own: dict[str, str]) -> bool:
+    return snapshot.summary is not None and all(snapshot.summary.get(key) == value for key, value in own.items())
 
 
 def _is_alike(before: Table, now: Table) -> bool:
@@ -145,44 +169,3 @@ def _is_alike(before: Table, now: Table) -> bool:
 def _has(table: Table, files: Sequence[Any]) -> bool:
     there = {task.file.file_path for task in table.scan().plan_files()}
     return all(file.file_path in there for file in files)
-
-
-def expire(target: IcebergTarget, wanted: Compaction) -> int:
-    """Drop old snapshots, and delete the files that only they have. Return how many. Raises TableFailed.
-
-    Snapshots that a branch or a tag names are kept. The library drops snapshots, and leaves their files. A file that no
-    snapshot ever had is left alone: rows that wait for their checkpoint.
-    """
-    if wanted.expire is None or (table := target.open()) is None:
-        return 0
-    since = (time.time() - wanted.expire) * 1000
-    with failing(target.name, "did not drop old snapshots"):
-        named = {reference.snapshot_id for reference in table.metadata.refs.values()}
-        old = [s for s in table.snapshots() if s.timestamp_ms < since and s.snapshot_id not in named]
-        if not old:
-            return 0
-        before = _reached(table, old)
-        table.maintenance.expire_snapshots().by_ids([snapshot.snapshot_id for snapshot in old]).commit()
-        left = target.open()
-        if left is None:
-            return 0
-        gone = before - _reached(left, left.snapshots())
-    for path in sorted(gone):
-        with failing(target.name, "did not delete a file"), suppress(FileNotFoundError):
-            left.io.delete(path)
-    return len(gone)
-
-
-def _reached(table: Table, snapshots: Sequence[Any]) -> set[str]:
-    """Return every file that these snapshots need: of data, and of the metadata that lists them."""
-    found, seen = set[str](), set[str]()
-    for snapshot in snapshots:
-        found.add(snapshot.manifest_list)
-        for manifest in snapshot.manifests(table.io):
-            if manifest.manifest_path in seen:
-                continue
-            seen.add(manifest.manifest_path)
-            found.add(manifest.manifest_path)
-            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-            found.update(entry.data_file.file_path for entry in entries)
-    return found

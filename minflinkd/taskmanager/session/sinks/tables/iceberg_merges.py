@@ -35,18 +35,23 @@ class Rewritten:
     added: list[Any]
 
 
-def check_replaceable(table: Table, name: str) -> None:
-    """Raise UnfitSink if the library cannot write rows of such a table again. `name`: of the table, for errors."""
+def check_replaceable(
+    table: Table, name: str, so: str = "no rows can be replaced", do: str = "leave the key out"
+) -> None:
+    """Raise UnfitSink if the library cannot write rows of such a table again.
+
+    For errors: `name` of the table, what follows, and what to do.
+    """
     schema, sources = table.schema(), [field.source_id for field in table.spec().fields]
     if twice := [number for number in sources if sources.count(number) > 1]:
         raise UnfitSink(
-            f"{name} has several partitions by {schema.find_column_name(twice[0])}, so no rows can be replaced",
-            hint="leave the key out, or give the table one partition of each column",
+            f"{name} has several partitions by {schema.find_column_name(twice[0])}, so {so}",
+            hint=f"{do}, or give the table one partition of each column",
         )
     if strict := [field.name for field in schema.as_arrow() if _is_strict(field.type)]:
         raise UnfitSink(
-            f"column {strict[0]} of {name} has a part that may not be NULL, so no rows can be replaced",
-            hint="leave the key out, or make the part optional",
+            f"column {strict[0]} of {name} has a part that may not be NULL, so {so}",
+            hint=f"{do}, or make the part optional",
         )
 
 
