@@ -56,8 +56,8 @@ def run(
     FILE is a path, or any URL that fsspec opens, with #sha256=... if its content must have that hash. Artifacts of a
     job file at a URL are relative to that URL. They are fetched by this command, not by the daemon.
 
-    A script is taken as it is: each query that it would start becomes a task of the job. What is not taken over is said
-    with its line, see docs/scripts.md. Options for the script come after --.
+    A script is executed on a TaskManager, also with --dry-run: each query that it would start becomes a task of the
+    job. What is not taken over is said with its line, see docs/scripts.md. Options for the script come after --.
 
     Every fault is reported with its line. A refused job leaves nothing behind. If a param's VALUE looks like a number,
     true or false, it is one; everything else is text.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MODULE: Final = "minflinkd_script"
 _TEXT: Final = '''\
-"""Made by `minflinkd run {file}`: its queries, as a job's sources and sinks."""
+"""Made by `minflinkd run`: the queries of a script, as a job's sources and sinks."""
 
 from minflinkd.taskmanager.session.scripts import Script
 
@@ -68,7 +68,7 @@ def with_imports(script: Path) -> list[Path]:
         for name in _imported(file):
             if (module := script.with_name(f"{name}.py")).is_file():
                 left.append(module)
-            elif (script.with_name(name) / "__init__.py").is_file():
+            elif any(script.with_name(name).glob("*.py")):
                 raise UnusableScript(
                     f"{file.name} imports {name}, a package beside it, which is not sent along",
                     hint=f"make it one file {name}.py, or write a job file that has it as a zip among its artifacts",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from minflinkd.cli.client import Client
 from minflinkd.cli.endpoint import Refused
 from minflinkd.cli.job_files import JobFile, read_job, with_artifacts
 from minflinkd.cli.progress import upload_bars
+from minflinkd.cli.scripts import UnusableScript
 from minflinkd.jobgraph.document import JobDocument
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
 from minflinkd.jobgraph.model import Artifact, JobGraph, encode
@@ -90,7 +92,7 @@ async def submit(
     new, so nobody else's blobs are deleted.
     """
     try:
-        document = (await read_job(file, args)).with_params(params).with_restore(restore)
+        document = _with_params(await read_job(file, args), params).with_restore(restore)
         return await submit_document(client, document, name=name, dry_run=dry_run, tell=tell)
     except InvalidJobGraph as error:
         raise RefusedJob(file, error.faults) from error
@@ -161,7 +163,9 @@ async def restart(
     version are left to the server's cleanup, since they are stored among the job's own. Raises what `submit` raises.
     """
     try:
-        document = (await read_job(file, args)).with_params(params)
+        document = _with_params(await read_job(file, args), params)
+        if document.made:  # a script has no name of its own: the job keeps the one that it was given
+            document = replace(document, value={**document.value, "name": (await client.job(job_id)).name})
         async with with_artifacts(document, tell) as complete:
             graph = complete.job()
             async with await client.blob_server() as blobs:
@@ -174,6 +178,12 @@ async def restart(
         if error.answer.faults:
             raise RefusedJob(file, document.locate(_graph_faults(error)), outcome="the job goes on as it is") from error
         raise
+
+
+def _with_params(document: JobDocument, params: Mapping[str, Any]) -> JobDocument:
+    if document.made and params:
+        raise UnusableScript("a script takes no params", hint="give it arguments, after the name of its file")
+    return document.with_params(params)
 
 
 async def _uploaded_or_deleted(

@@ -34,6 +34,7 @@ from minflinkd.runtime.ids import JobId, TaskId
 
 log = structlog.get_logger(__name__)
 
+OF_SCRIPTS = ("vertices", "mode", "trigger-interval")  # what a script may say of its job; the rest is checked by then
 ANALYSIS_TIMEOUT = 120.0  # seconds; it runs user code
 AROUND_ANALYSIS = 30.0  # seconds for the rest of a submission: its blobs, the last request, storing, starting
 
@@ -88,6 +89,7 @@ class Analyzer:
         faults = (*_unknown_hooks(graph), *await self._missing_artifacts(job_id, graph, beside))
         notes: tuple[str, ...] = ()
         if not faults and graph.script is not None:
+            admit(graph)
             graph, notes = await self._with_queries(job_id, graph, context)
         if not faults:
             graph = await with_sizes(graph, job_id, self.blobs)
@@ -114,8 +116,10 @@ class Analyzer:
         question = copy(_question(context(job_id, asked), asked, ()), script=script)
         answer = await self._analyze(question, self.session_timeout())
         if answer.faults or answer.script is None:
-            raise InvalidJobGraph(answer.faults)
-        document = json.loads(encode(graph)) | answer.script.document
+            nothing = GraphFault(path="script", problem=f"{script} returns no queries", hint="use `minflinkd run`")
+            raise InvalidJobGraph(answer.faults or (nothing,))
+        told = {key: value for key, value in answer.script.document.items() if key in OF_SCRIPTS}
+        document = json.loads(encode(graph)) | told
         return await asyncio.to_thread(lambda: parse_json(json.dumps(document).encode()).job()), answer.script.notes
 
     async def _missing_artifacts(

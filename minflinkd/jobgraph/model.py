@@ -226,7 +226,7 @@ class JobGraph(Struct, frozen=True):
     artifacts: tuple[Artifact, ...] = ()
     spark: dict[str, str] = {}  # Spark SQL settings of this job's sessions
     trigger_interval: Duration = Duration(0.0)  # least time between two micro-batches
-    script: str | None = None  # module:function that tells the vertices, which are none yet: a PySpark script
+    script: str | None = None  # module:function that returns the vertices of a PySpark script; `vertices` is then empty
 
     def vertex(self, vertex_id: str) -> Vertex:
         return next(v for v in self.vertices if v.id == vertex_id)

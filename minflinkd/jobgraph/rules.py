@@ -48,7 +48,7 @@ def check_job(graph: JobGraph, faults: Faults) -> None:
     if graph.script is not None:
         _check_reference(graph.script, "script", faults)
         if graph.vertices:
-            faults.add("vertices", "a script tells the vertices itself", "leave one of the two out")
+            faults.add("vertices", "a script defines the vertices itself", "leave one of the two out")
 
 
 def _check_settings(graph: JobGraph, faults: Faults) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests import plain_spark
 from tests.cluster import Cluster
 from tests.e2e.command import minflinkd
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -155,3 +156,48 @@ rows.writeStream.format("memory").start()
     code, _, err = await minflinkd(cluster, "run", str(tmp_path / "job.yaml"), "argument")
     assert code == 2
     assert "takes no arguments" in err
+
+
+LIVE = """\
+import sys
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+source, target, factor = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+lines = spark.readStream.schema("k STRING, v LONG").option("maxFilesPerTrigger", 1).json(source)
+sums = lines.groupBy("k").agg(F.sum("v").alias("total"))
+
+
+def keep(batch, epoch):
+    with open(target, "a") as out:
+        for row in batch.collect():
+            out.write(f"{row.k} {row.total} {factor}\\n")
+
+
+query = sums.writeStream.queryName("sums").outputMode("update").foreachBatch(keep).start()
+query.awaitTermination()
+"""
+
+
+async def test_another_version_of_a_script_goes_on_from_its_state(cluster: Cluster, tmp_path: Path) -> None:
+    """A hot restart with other arguments; the job keeps its name (H1)."""
+    script, source, target = tmp_path / "live.py", tmp_path / "in", tmp_path / "out"
+    script.write_text(LIVE)
+    source.mkdir()
+    (source / "0.json").write_text('{"k": "a", "v": 1}')
+    await cluster.await_ready(1)
+    code, _, err = await minflinkd(cluster, "run", str(script), str(source), str(target), "one", "--name", "sums-of-v")
+    assert code == 0, err
+
+    async def written(line: str) -> None:
+        await until(lambda: target.exists() and line in target.read_text().splitlines(), line, timeout=90)
+
+    await written("a 1 one")
+    given = (str(script), str(source), str(target), "two", "--yes", "--detach")
+    code, _, err = await minflinkd(cluster, "hot-restart", "sums-of-v", *given)
+    assert code == 0, err
+    (source / "1.json").write_text('{"k": "a", "v": 10}')
+    await written("a 11 two")
+    (job,) = [each for each in (await cluster.client.jobs()).jobs if each.name == "sums-of-v"]
+    await cluster.cancel(job.jid)

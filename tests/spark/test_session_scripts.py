@@ -92,10 +92,10 @@ async def test_each_query_of_a_script_becomes_a_task(child: Child, tmp_path: Pat
     assert (kept.format, kept.path, kept.options) == ("json", f"{tmp_path}/kept", {})
     assert analysis.script is not None
     assert analysis.script.notes == (
-        "line 20: spark.executor.memory is a setting of the TaskManager: it stays as taskmanager.spark.conf has it",
         "line 21: the log level is the TaskManager's",
         "checkpointLocation is left out: the job's checkpoints are the daemon's",
         "line 26: foreachBatch is at-least-once: after a restart it gets rows again",
+        "settings of the TaskManager stay as they are (taskmanager.spark.conf): spark.executor.memory",
     )
 
 
@@ -143,21 +143,155 @@ rows = spark.readStream.format("rate").load()
     assert any(problem in fault.problem and fault.line == line for fault in analysis.faults), analysis.faults
 
 
-async def test_a_script_that_waits_for_ever_is_ended(child: Child, tmp_path: Path) -> None:
-    """Its queries are known by then. One that has started none is refused."""
-    text = """\
-import time
-import minflinkd.taskmanager.session.scripts.script as limits
-limits.LONGEST = 3.0
+HEAD = """\
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
-query = spark.readStream.format("rate").load().writeStream.format("console").start()
-while True:
-    time.sleep(0.1)
+rows = spark.readStream.format("rate").load()
 """
-    first = await queries(child, *written(tmp_path, text))
-    assert first.faults == ()  # its own limit may still have been the long one
-    again = await queries(child, *written(tmp_path, text.replace("query =", "# query =")))
-    assert "has started no query in 3 s, and was in line 8" in again.faults[0].problem
-    restored = text.replace("limits.LONGEST = 3.0", "limits.LONGEST = 60.0").replace("while True:", "while False:")
-    assert (await queries(child, *written(tmp_path, restored))).faults == ()
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "import time\nwhile query.isActive:\n    time.sleep(60)\n    print(query.lastProgress)",
+        "while True:\n    query.awaitTermination(10)",
+        "import threading\nthreading.Event().wait()",
+        "from time import sleep\nwhile True:\n    sleep(3600)",
+        "try:\n    query.awaitTermination()\nexcept:\n    raise SystemExit(1)",
+        "spark.streams.awaitAnyTermination()\nopen(sys.argv[1], 'w').write('after')",
+    ],
+)
+async def test_a_script_ends_where_it_would_wait(child: Child, tmp_path: Path, wait: str) -> None:
+    """Whatever way it waits in. What comes after is not executed: its queries have not run yet."""
+    after = tmp_path / "after"
+    text = f"import sys\n{HEAD}query = rows.writeStream.format('console').start()\n{wait}\n"
+    value, artifacts = written(tmp_path, text, str(after))
+    graph = graph_of(value, await queries(child, value, artifacts))
+    assert [vertex.id for vertex in graph.vertices] == ["query1", "query1_out"]
+    assert not after.exists()
+
+
+async def test_queries_that_start_one_after_the_other_are_refused(child: Child, tmp_path: Path) -> None:
+    """A job would run the second one before the first has written what it reads."""
+    text = f"""{HEAD}
+def copy(frame, path):
+    return frame.writeStream.trigger(availableNow=True).start(path)
+
+copy(rows, "/data/a").awaitTermination()
+copy(spark.readStream.format("rate").load(), "/data/b").awaitTermination()
+rows.writeStream.trigger(availableNow=True).start("/data/c").awaitTermination()
+"""
+    (fault,) = (await queries(child, *written(tmp_path, text))).faults
+    assert (fault.line, fault.problem) == (
+        10,
+        "this query starts after a wait in line 8, and a job runs all queries at once",
+    )
+
+
+async def test_a_query_that_a_thread_of_the_script_starts_is_recorded(child: Child, tmp_path: Path) -> None:
+    """Otherwise a query that nobody knows would run in the TaskManager."""
+    text = f"""{HEAD}
+from concurrent.futures import ThreadPoolExecutor
+
+def start(name):
+    return rows.writeStream.queryName(name).format("console").start()
+
+with ThreadPoolExecutor(2) as pool:
+    started = list(pool.map(start, ["a", "b", "c"]))
+for query in started:
+    query.awaitTermination()
+"""
+    value, artifacts = written(tmp_path, text)
+    graph = graph_of(value, await queries(child, value, artifacts))
+    assert {vertex.id for vertex in graph.vertices if vertex.sink is None} == {"a", "b", "c"}
+
+
+async def test_a_session_that_a_module_keeps_is_refused(child: Child, tmp_path: Path) -> None:
+    """A second task would be built in the session of the first, and its rows go there."""
+    common = "from pyspark.sql import SparkSession\nspark = SparkSession.builder.getOrCreate()\n"
+    text = """\
+from common import spark
+for name in ("a", "b"):
+    spark.readStream.format("rate").load().writeStream.queryName(name).format("console").start()
+"""
+    value, artifacts = written(tmp_path, text, common=common)
+    graph = graph_of(value, await queries(child, value, artifacts))
+    analysis = await child.ask(p.AnalyzeTasks(job=job(), tasks=tuple(chain(graph)), artifacts=artifacts))
+    (fault,) = analysis.faults
+    assert (fault.path, fault.problem) == (
+        "vertices.b.source",
+        "the query is of another session than the script's",
+    )
+
+
+async def test_settings_that_a_job_may_not_have_are_left_out(child: Child, tmp_path: Path) -> None:
+    """Snapshots depend on them. Others are applied."""
+    text = f"""{HEAD}
+spark.conf.set("spark.sql.streaming.stateStore.providerClass", "com.example.Mine")
+spark.conf.set("spark.sql.ansi.enabled", "true")
+assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+rows.writeStream.format("console").start()
+"""
+    analysis = await queries(child, *written(tmp_path, text))
+    assert analysis.script is not None, analysis.faults
+    (note,) = analysis.script.notes
+    assert note.startswith("line 5: spark.sql.streaming.stateStore.providerClass is left out: ")
+
+
+async def test_a_script_is_compiled_as_it_is(child: Child, tmp_path: Path) -> None:
+    """With real annotations, a BOM, and a context of its own."""
+    text = """\ufeff\
+from dataclasses import dataclass, fields
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+@dataclass
+class Row:
+    value: int
+
+assert fields(Row)[0].type is int
+spark = SparkSession(SparkContext.getOrCreate())
+spark.readStream.format("rate").load().writeStream.format("console").start()
+"""
+    analysis = await queries(child, *written(tmp_path, text))
+    assert analysis.faults == ()
+
+
+async def test_functions_find_the_modules_of_the_job_in_workers(child: Child, tmp_path: Path) -> None:
+    """Also those that they import when they are called (B30)."""
+    text = """\
+import sys
+from pyspark.sql import SparkSession, functions as F
+
+@F.udf("long")
+def late(value):
+    from helper import doubled
+    return doubled(value)
+
+def remember(batch, epoch):
+    from helper import doubled
+    with open(TARGET, "a") as out:
+        out.write(f"{doubled(epoch)} {sorted(row.v for row in batch.collect())}\\n")
+
+TARGET = sys.argv[1]
+spark = SparkSession.builder.getOrCreate()
+rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+query = rows.select(late("value").alias("v")).writeStream.foreachBatch(remember).start()
+AFTER = "defined after the start"
+query.awaitTermination()
+"""
+    value, artifacts = written(tmp_path, text, str(tmp_path / "out"), helper="def doubled(x):\n    return 2 * x\n")
+    graph = graph_of(value, await queries(child, value, artifacts))
+    context = job()
+    (task,) = chain(graph)
+    attempt = await child.run(context, task, artifacts=artifacts)
+    await child.batches(attempt, 1)
+    await child.stop(attempt)
+    assert (tmp_path / "out").read_text().splitlines()[:2] == ["0 [0, 2, 4]", "2 [6, 8, 10]"]
+
+
+async def test_a_secret_is_not_stored_with_the_job(child: Child, tmp_path: Path) -> None:
+    """Options of a sink are part of it."""
+    text = f"{HEAD}rows.writeStream.format('kafka').option('kafka.sasl.jaas.config', 'x password=y').start()\n"
+    analysis = await queries(child, *written(tmp_path, text))
+    assert "the option kafka.sasl.jaas.config would be stored with the job" in analysis.faults[0].problem

@@ -44,5 +44,5 @@ def test_the_job_of_a_script_has_its_vertices_later(tmp_path: Path) -> None:
     assert (graph.name, graph.vertices, graph.script) == ("views", (), "minflinkd_script:queries")
     (text,) = document.made.values()
     assert "Script(globals(), 'views.py', [\"a'b\", '--x'])" in text
-    with pytest.raises(InvalidJobGraph, match="a script tells the vertices itself"):
+    with pytest.raises(InvalidJobGraph, match="a script defines the vertices itself"):
         parse_job(document.value | {"vertices": {"a": {"source": {"format": "rate"}}}})

@@ -22,6 +22,7 @@ def found(session: Session, job: JobContext, reference: str, code: JobCode) -> A
             spark.conf.set(name, value)
         with code.in_session(spark):
             told: dict[str, Any] = code.function(reference)(spark, dict(job.params))
+        refusals, queries = told["refusals"], ScriptQueries(document=told["document"], notes=tuple(told["notes"]))
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # user code may raise anything, even SystemExit
@@ -30,6 +31,5 @@ def found(session: Session, job: JobContext, reference: str, code: JobCode) -> A
         info = build_failure(error)
         fault = GraphFault(path=PLACE, problem=info.message, hint=info.hint, traceback=info.traceback)
         return Analysis(faults=(session.secrets.hidden_in_fault(fault),))
-    refusals = told["refusals"]
     faults = (GraphFault(path=PLACE, problem=r["problem"], hint=r["hint"], line=r["line"] or None) for r in refusals)
-    return Analysis(faults=tuple(faults), script=ScriptQueries(document=told["document"], notes=tuple(told["notes"])))
+    return Analysis(faults=tuple(faults), script=queries)

@@ -18,10 +18,18 @@ def send_functions_of_jobs(isolation: ModuleType) -> None:
 
     def reduce(self: Any, function: FunctionType) -> Any:
         reduced = plain(self, function)  # type: ignore[no-untyped-call]
-        package = str(function.__globals__.get("__name__")).partition(".")[0]
+        package = _package(function)
         if not isolation.is_job(package):
             return reduced
         _, arguments, state, items, pairs, _ = reduced
         return isolation.make_function, (package, *arguments), state, items, pairs, isolation.set_function_state
 
     setattr(cloudpickle.Pickler, plain.__name__, reduce)
+
+
+def _package(function: FunctionType) -> str:
+    """Return the first part of the name of a function's module; for one of a script, the package of its job."""
+    own = function.__globals__.get("__builtins__")
+    job = getattr(own.get("__import__") if isinstance(own, dict) else None, "__self__", None)
+    name = getattr(job, "package", None) or function.__globals__.get("__name__")
+    return str(name).partition(".")[0]

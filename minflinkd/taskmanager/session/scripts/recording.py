@@ -1,13 +1,15 @@
-"""What a script does to Spark while it is recorded. Only the thread that executes the script is affected.
+"""What a script does to Spark while it is recorded.
 
-pyspark is changed once in this process, and its own behaviour stays for everybody else. In the recording thread
-`getOrCreate` gives the session of the task, `writeStream` a writer that records, and nothing stops or waits.
+pyspark is changed once in this process, and keeps its own behaviour for everybody else. In the thread that executes a
+script, and in threads that it starts, `getOrCreate` gives the session of the task, `writeStream` a writer that records,
+and whoever would wait for a query ends the script instead.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,14 +20,19 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.conf import RuntimeConfig
 from pyspark.sql.streaming.query import StreamingQueryManager
 
+from minflinkd.jobgraph.formats import refused_setting
+
+MOST: Final = 100  # queries of a script
+_NAPS: Final = 100  # calls of time.sleep after the first query: a script that goes on waiting has started all
 _RUNS: Final = threading.local()
 _LOCK: Final = threading.Lock()
 
 
 class ScriptEnds(BaseException):
-    """Ends a script whose rest is not needed. Scripts that catch `Exception` do not catch it."""
+    """Ends a script that has started its queries. Scripts that catch `Exception` do not catch it."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +61,17 @@ class Query:
 
 @dataclass
 class Recording:
-    """The queries of one execution of the script `file`. `until`: the number of the last one that is needed."""
+    """What one execution of the script `file` has done. `spark`: the session that it gets."""
 
     spark: SparkSession
     file: str
-    until: int | None = None
     queries: list[Query] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    settings: list[str] = field(default_factory=list)  # that are the TaskManager's
+    waited: tuple[int, bool] | None = None  # the line in which it would have waited, and whether for a limited time
+    naps: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def line(self) -> int:
         """Return the line of the script that is being executed; 0 if none is."""
@@ -81,21 +91,52 @@ class Recording:
         self.refusals.append(Refusal(self.line(), problem, hint))
 
     def add(self, query: Query) -> None:
-        """Record a query. Raises ScriptEnds if no later one is needed."""
-        self.queries.append(query)
-        if self.until is not None and len(self.queries) >= self.until:
+        """Record a query. Raises ScriptEnds if there are too many."""
+        session: Any = query.frame.sparkSession
+        if session._jsparkSession is not self.spark._jsparkSession:
+            # Its rows would go to the task that has this session.
+            self.refuse("the query is of another session than the script's", "do not keep a session in a module")
+        with self.lock:
+            self.queries.append(query)
+            if len(self.queries) == MOST:
+                self.refuse(f"the script starts {MOST} queries or more", "does it start them again and again?")
+                raise ScriptEnds
+
+    def wait(self, *, limited: bool = False) -> None:
+        """The script waits for its queries. Raises ScriptEnds if it has any."""
+        if self.queries:
+            self.waited = self.waited or (self.line(), limited)
             raise ScriptEnds
+
+    def nap(self, seconds: float) -> None:
+        """The script sleeps: not for that long, and not for ever."""
+        if not self.queries:
+            _SLEEP(min(seconds, 1.0))
+            return
+        self.naps += 1
+        if self.naps > _NAPS:
+            self.wait(limited=True)
 
     def configure(self, options: dict[str, Any]) -> SparkSession:
         """Apply what a script sets when it makes its session."""
+        if "spark.remote" in options:
+            self.refuse("a job has a session of its own, and none of Spark Connect", "leave remote() out")
         for name, value in options.items():
-            if name in ("spark.app.name", "spark.master"):
-                continue
-            try:
-                self.spark.conf.set(name, str(value))
-            except PySparkException:
-                self.note(f"{name} is a setting of the TaskManager: it stays as taskmanager.spark.conf has it")
+            if name not in ("spark.app.name", "spark.master", "spark.remote"):
+                self.set(name, value)
         return self.spark
+
+    def set(self, name: str, value: Any) -> None:
+        """Apply a setting, if a job may have it."""
+        if name.startswith("spark.sql.") and (why := refused_setting(name)) is None:
+            try:
+                _SET(self.spark.conf, name, value)
+            except PySparkException as error:
+                self.note(f"{name} cannot be set: {str(error).splitlines()[0]}")
+        elif name.startswith("spark.sql."):
+            self.note(f"{name} is left out: {why}")
+        elif name not in self.settings:
+            self.settings.append(name)
 
 
 def current() -> Recording | None:
@@ -107,16 +148,21 @@ def current() -> Recording | None:
 def recorded(recording: Recording, writer: Callable[[DataFrame, Recording], Any]) -> Iterator[None]:
     """Record what this thread does inside the block. `writer` makes what `writeStream` is."""
     with _LOCK:
-        _change_pyspark()
-    before = current()
+        _change_python()
+    before = vars(_RUNS).copy()
     _RUNS.recording, _RUNS.writer = recording, writer
     try:
         yield
     finally:
-        _RUNS.recording = before
+        vars(_RUNS).clear()
+        vars(_RUNS).update(before)
 
 
-def _change_pyspark() -> None:
+_SLEEP: Final = time.sleep
+_SET: Final = RuntimeConfig.set
+
+
+def _change_python() -> None:
     if getattr(ClassicDataFrame, "_minflinkd_records", False):
         return
     ClassicDataFrame._minflinkd_records = True  # type: ignore[attr-defined]
@@ -124,26 +170,64 @@ def _change_pyspark() -> None:
     ClassicDataFrame.writeStream = property(  # type: ignore[method-assign,assignment]
         lambda frame: plain(frame) if (run := current()) is None else _RUNS.writer(frame, run)
     )
-    _replace(SparkSession.Builder, "getOrCreate", lambda run, builder: run.configure(builder._options))
-    _replace(SparkSession, "stop", lambda run, _: None)
-    _replace(SparkContext, "stop", lambda run, _: None)
-    _replace(SparkContext, "setLogLevel", lambda run, *_: run.note("the log level is the TaskManager's"))
-    for name in ("awaitAnyTermination", "resetTerminated"):
-        _replace(StreamingQueryManager, name, lambda run, *_: None)
-    for name in ("addListener", "removeListener"):
-        _replace(StreamingQueryManager, name, lambda run, *_: run.note("listeners hear nothing: see `minflinkd info`"))
     plain_active = StreamingQueryManager.active.fget  # type: ignore[attr-defined]
     StreamingQueryManager.active = property(  # type: ignore[method-assign,assignment]
         lambda manager: plain_active(manager) if current() is None else []
     )
+    _replace(SparkSession.Builder, "getOrCreate", lambda run, builder: run.configure(builder._options))
+    _replace(RuntimeConfig, "set", lambda run, conf, key, value: run.set(key, value))
+    _replace(SparkContext, "setLogLevel", lambda run, *_: run.note("the log level is the TaskManager's"))
+    # What makes a session or a context by hand gets the one that is there.
+    _replace(SparkContext, "__init__", lambda run, made, *_: vars(made).update(vars(run.spark.sparkContext)))
+    _replace(SparkSession, "__init__", _made_session, inside=lambda given: len(given) < 3 or given[2] is None)
+    for kind in (SparkSession, SparkContext):
+        _replace(kind, "stop", lambda run, _: None)
+    _replace(StreamingQueryManager, "awaitAnyTermination", lambda run, _, *limit: run.wait(limited=bool(limit)))
+    _replace(StreamingQueryManager, "resetTerminated", lambda run, _: None)
+    for name in ("addListener", "removeListener"):
+        _replace(StreamingQueryManager, name, lambda run, *_: run.note("listeners hear nothing: see `minflinkd info`"))
+    _replace(threading.Thread, "start", _inherited)
+    _replace(time, "sleep", lambda run, seconds: run.nap(seconds))
+    _replace(threading.Event, "wait", _event_waits)
 
 
-def _replace(kind: type, name: str, in_recording: Callable[..., Any]) -> None:
-    plain = getattr(kind, name)
+def _replace(
+    place: Any, name: str, in_recording: Callable[..., Any], *, inside: Callable[[tuple[Any, ...]], bool] | None = None
+) -> None:
+    """Replace a function in threads that record; only for calls with arguments that are `inside`, if given."""
+    plain = getattr(place, name)
 
     @wraps(plain)
     def replaced(*given: Any, **named: Any) -> Any:
         run = current()
-        return plain(*given, **named) if run is None else in_recording(run, *given, *named.values())
+        if run is None or (inside is not None and not (inside(given) and not named)):
+            return plain(*given, **named)
+        if in_recording in (_inherited, _event_waits):
+            return in_recording(run, plain, *given, *named.values())
+        return in_recording(run, *given, *named.values())
 
-    setattr(kind, name, replaced)
+    setattr(place, name, replaced)
+
+
+def _made_session(run: Recording, made: SparkSession, *_: Any) -> None:
+    vars(made).update(vars(run.spark))
+
+
+def _inherited(run: Recording, start: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
+    """Start a thread of the script: what it does is recorded, too."""
+    work, writer = thread.run, _RUNS.writer
+
+    def recording() -> None:
+        with recorded(run, writer):
+            work()
+
+    thread.run = recording  # type: ignore[method-assign]
+    start(thread)
+
+
+def _event_waits(run: Recording, wait: Callable[..., bool], event: threading.Event, *limit: Any) -> bool:
+    """A wait of the script itself ends it. Python's own, as for a thread that starts, does not."""
+    caller = sys._getframe(2)
+    if caller.f_code.co_filename == run.file:
+        run.wait(limited=bool(limit and limit[0] is not None))
+    return wait(event, *limit)

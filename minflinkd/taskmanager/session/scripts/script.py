@@ -1,7 +1,8 @@
-"""One script of a job: executed anew for each task, up to the query that the task runs."""
+"""One script of a job: executed anew for each task, which then runs one of its queries."""
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import linecache
 import sys
@@ -20,36 +21,46 @@ from minflinkd.taskmanager.session.scripts.recording import Query, Recording, Re
 from minflinkd.taskmanager.session.scripts.vertices import QUERY, SINK, described
 from minflinkd.taskmanager.session.scripts.writer import RecordingWriter
 
-LONGEST: Final = 60.0  # seconds of a script. One that has started its queries may then wait in a loop of its own
+LONGEST: Final = 40.0  # seconds of a script; an analysis has less than two minutes for all of its executions
+_AGAIN: Final = 1.0  # seconds, if the script does not let itself be ended
 _TURN: Final = threading.Lock()  # sys.argv is one for all threads
 
 
 class ScriptFailed(MinflinkError):
-    """The script does not start the query that it has started when the job was submitted, or does not end."""
+    """The script did not start the query that it had started when the job was submitted, or started none in time."""
 
     code = "script"
     consequence = Consequence.FATAL
 
 
-class Script:
-    """A script, as the module knows it that the client adds to the job. `own`: the globals of that module."""
+class ScriptBusy(MinflinkError):
+    """Another script is being executed in the session."""
 
-    def __init__(self, own: Mapping[str, Any], file: str, args: Sequence[str]) -> None:
-        self._file = str(Path(own["__file__"]).with_name(file))
-        self._module = Path(own["__file__"]).stem
-        self._builtins = own["__builtins__"]  # they import the job's other modules
+    code = "script-busy"
+    consequence = Consequence.RETRYABLE
+
+
+class Script:
+    """A script, as the module knows it that the client adds to the job. `module`: the globals of that module."""
+
+    def __init__(self, module: Mapping[str, Any], file: str, args: Sequence[str]) -> None:
+        self._file = str(Path(module["__file__"]).with_name(file))
+        self._module = Path(module["__file__"]).stem
+        self._builtins = module["__builtins__"]  # they import the job's other modules
         self._args = list(args)
-        self._functions: dict[int, Callable[[DataFrame, int], object]] = {}
+        self._functions: dict[int, Callable[[DataFrame, int], object]] = {}  # of foreachBatch, last seen
 
     def queries(self, spark: SparkSession, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Execute the whole script. Return what it makes of a job document, notes and refusals, as plain values.
+        """Execute the script. Return what its queries make of a job document, notes and refusals, as plain values.
 
         Raises whatever the script raises.
         """
-        recording = Recording(spark, self._file)
-        self._execute(recording)
+        recording = self._executed(spark)
         document, notes, refusals = described(self._module, recording.queries)
-        found: list[Refusal] = [*recording.refusals, *refusals]
+        found: list[Refusal] = [*recording.refusals, *refusals, *self._left_out(recording)]
+        if recording.settings:
+            left = ", ".join(recording.settings[:10])
+            notes.append(f"settings of the TaskManager stay as they are (taskmanager.spark.conf): {left}")
         return {
             "document": document,
             "notes": [*recording.notes, *notes],
@@ -71,72 +82,107 @@ class Script:
         return rows
 
     def _batches(self, number: int) -> Callable[[DataFrame, int], object]:
+        """Return a function that stays the same for an attempt, whatever else is executed meanwhile."""
+        known = [self._functions[number]] if number in self._functions else []
+
         def write(batch: DataFrame, epoch: int) -> object:
-            if number not in self._functions:
-                self._found(batch.sparkSession, number)
-            return self._functions[number](batch, epoch)
+            if not known:
+                known.append(_function(self._found(batch.sparkSession, number)))
+            return known[0](batch, epoch)
 
         return write
 
     def _found(self, spark: SparkSession, number: int) -> Query:
-        recording = Recording(spark, self._file, until=number)
-        self._execute(recording)
+        recording = self._executed(spark, number)
         if len(recording.queries) < number:
             raise ScriptFailed(
                 f"{Path(self._file).name} started {len(recording.queries)} queries this time, and not {number}",
                 hint="does it depend on the time, on files or on the environment?",
             )
+        if recording.refusals:
+            raise ScriptFailed(recording.refusals[0].problem, hint=recording.refusals[0].hint)
         query = recording.queries[number - 1]
         if query.function is not None:
             self._functions[number] = query.function
         return query
 
-    def _execute(self, recording: Recording) -> None:
-        """Execute the script as Python executes a program."""
-        text = Path(self._file).read_text(encoding="utf-8")
-        program = compile(text, self._file, "exec")
+    def _left_out(self, recording: Recording) -> Iterator[Refusal]:
+        """Yield the queries that the script starts after it has waited for others: here all run at once."""
+        if recording.waited is None:
+            return
+        line, limited = recording.waited
+        ends = any(query.trigger.keys() & {"availableNow", "once"} for query in recording.queries)
+        if not (limited or ends):
+            return  # it would never have come there
+        started = {query.line for query in recording.queries}
+        for node in ast.walk(ast.parse(Path(self._file).read_bytes())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "start":
+                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+                if node.lineno > line and "writeStream" in ast.unparse(node.func) and not started & set(lines):
+                    problem = f"this query starts after a wait in line {line}, and a job runs all queries at once"
+                    yield Refusal(node.lineno, problem, "make a script of it, and run that when the first has ended")
+
+    def _executed(self, spark: SparkSession, number: int | None = None) -> Recording:
+        """Execute the script, up to where it waits for its queries. `number`: of the one that is needed."""
+        recording = Recording(spark, self._file)
+        program = compile(Path(self._file).read_bytes(), self._file, "exec", dont_inherit=True)
         linecache.checkcache(self._file)
-        if not _TURN.acquire(timeout=2 * LONGEST):
-            raise ScriptFailed("another script is still being executed", hint="submit the job again")
+        if not _TURN.acquire(timeout=LONGEST):
+            raise ScriptBusy("another script is being executed in the session", hint="it is tried again")
         before, sys.argv = sys.argv, [self._file, *self._args]
         try:
-            with recorded(recording, RecordingWriter), _limited():
-                own = {"__name__": "__main__", "__file__": self._file, "__builtins__": self._builtins}
-                exec(program, own)  # noqa: S102 - the job's own code, as `python script.py` would
+            with _limited(), recorded(recording, RecordingWriter):
+                names = {"__name__": "__main__", "__file__": self._file, "__builtins__": self._builtins}
+                exec(program, names)  # noqa: S102 - the job's own code, as `python script.py` would
         except ScriptEnds:
             if not recording.queries:
                 where = _line(self._file)
                 raise ScriptFailed(
                     f"the script has started no query in {LONGEST:g} s{where}", hint="what does it wait for?"
                 ) from None
-        except SystemExit as error:
-            if error.code not in (None, 0):
-                raise ScriptFailed(f"the script exits with {error.code!r}", hint="are its arguments right?") from None
+        except BaseException as error:
+            # A script that catches everything may exit when it is ended.
+            if recording.waited is None and (number is None or len(recording.queries) < number):
+                if isinstance(error, SystemExit) and error.code in (None, 0):
+                    return recording
+                if isinstance(error, SystemExit):
+                    hint = "are its arguments right? What it has printed is in the log of the TaskManager's session"
+                    raise ScriptFailed(f"the script exits with {error.code!r}", hint=hint) from None
+                raise
         finally:
             sys.argv = before
             _TURN.release()
+        return recording
+
+
+def _function(query: Query) -> Callable[[DataFrame, int], object]:
+    if query.function is None:
+        raise ScriptFailed("the query has no foreachBatch this time", hint="does the script depend on the environment?")
+    return query.function
 
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Raise ScriptEnds in the block if it takes too long, once its thread executes Python again."""
-    thread, over, lock = ctypes.c_ulong(threading.get_ident()), False, threading.Lock()
+    """Raise ScriptEnds in the block if it takes too long, again and again, once its thread executes Python."""
+    thread, over = ctypes.c_ulong(threading.get_ident()), threading.Event()
+    lock = threading.Lock()
 
     def end() -> None:
-        with lock:
-            if not over:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(ScriptEnds))
+        left = LONGEST
+        while not over.wait(left):
+            with lock:
+                if not over.is_set():
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(ScriptEnds))
+            left = _AGAIN
 
-    timer = threading.Timer(LONGEST, end)
-    timer.daemon = True
-    timer.start()
+    watch = threading.Thread(target=end, name="time limit of a script", daemon=True)
+    threading.Thread.start(watch)
     try:
         yield
     finally:
         with lock:
-            over = True
+            over.set()
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)
-        timer.cancel()
 
 
 def _line(file: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from minflinkd.jobgraph.formats import FILE_FORMATS
+from minflinkd.runtime.secrets import is_sensitive
 from minflinkd.taskmanager.session.scripts.recording import Query, Refusal
 from minflinkd.taskmanager.session.scripts.writer import JOB_FILE
 
@@ -32,6 +33,8 @@ def described(module: str, queries: Sequence[Query]) -> tuple[dict[str, Any], li
     """
     notes, refusals = list[str](), list[Refusal]()
     vertices: dict[str, Any] = {}
+    if sum(query.name is None for query in queries) > 1:
+        _note(notes, "give each query a queryName: state finds it by its name or number in another version")
     if not queries:
         refusals.append(Refusal(0, "the script starts no query", "a job needs writeStream.start() at least once"))
     for number, query in enumerate(queries, 1):
@@ -65,6 +68,10 @@ def _sink(module: str, number: int, query: Query, notes: list[str], refusals: li
     if query.function is not None:
         _note(notes, f"line {query.line}: foreachBatch is at-least-once: after a restart it gets rows again")
         return {"python": f"{module}:{SINK}{number}"}
+    for key, text in options.items():
+        if is_sensitive(key) and not text.startswith("${secret:"):
+            problem, hint = f"the option {key} would be stored with the job", "${secret:name}, see docs/security.md"
+            refusals.append(Refusal(query.line, problem, hint))
     kind = (query.format or _DEFAULT).lower()
     path = next((options.pop(key) for key in list(options) if key.lower() == "path"), None)
     found: dict[str, Any] = {"format": kind, "options": options}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import DataFrame
 
@@ -82,31 +83,33 @@ class RecordingWriter:
         if queryName is not None:
             self.queryName(queryName)
         self._recording.add(self._query)
-        return RecordedQuery(self._query.name)
+        return RecordedQuery(self._recording, self._query.name)
 
     def toTable(self, tableName: str, **given: Any) -> RecordedQuery:  # noqa: N802, N803 - pyspark's names
         hint = "a job writes tables of Delta and Iceberg: docs/sinks.md"
         self._recording.refuse(f"toTable({tableName!r}) needs a catalog of Spark, which a job does not write to", hint)
-        return RecordedQuery(self._query.name)
+        return RecordedQuery(self._recording, self._query.name)
 
 
 class RecordedQuery:
-    """Stands for the StreamingQuery of a query that is not started: it has ended, and nobody waits for it."""
+    """Stands for the StreamingQuery of a query that is not started: it seems to run, and who waits ends the script."""
 
-    id = runId = "recorded"  # noqa: N815 - pyspark's name
-    isActive = False  # noqa: N815 - pyspark's name
+    isActive = True  # noqa: N815 - pyspark's name
     lastProgress = None  # noqa: N815 - pyspark's name
 
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, recording: Recording, name: str | None) -> None:
+        self._recording = recording
+        self.id = self.runId = str(uuid4())
         self.name = name
         self.status: dict[str, Any] = {"message": "recorded", "isDataAvailable": False, "isTriggerActive": False}
         self.recentProgress: list[Any] = []
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802 - pyspark's name
-        return None if timeout is None else True
+        self._recording.wait(limited=timeout is not None)
+        return None if timeout is None else False
 
     def processAllAvailable(self) -> None:  # noqa: N802 - pyspark's name
-        pass
+        self._recording.wait(limited=True)
 
     def stop(self) -> None:
         pass
