@@ -308,7 +308,7 @@ async def test_logs_are_listed_by_name(http: Http) -> None:
 async def test_a_job_states_the_guarantee_of_each_sink(http: Http) -> None:
     """The job's details show it (J13), with the latest checkpoint whose rows are in the target (K1)."""
     sinks = (await get(http, f"/jobs/{RUNNING}"))["minflinkd"]["sinks"]
-    seen = {"published": None, "unpublished": 0}
+    seen = {"published": None, "unpublished": 0, "compactions": None}
     assert sinks == [{"vertex": "out", "format": "parquet", "delivery": "exactly-once"} | seen]
 
 

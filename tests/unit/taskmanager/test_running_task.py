@@ -107,6 +107,7 @@ def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
         plan=Plan(spark=None, source_names={0: "numbers"}),  # type: ignore[arg-type]
         code=NO_CODE,
         sinks=SimpleNamespace(
+            compactions={},
             write=lambda frame, epoch, began_ms, tasks: RowCounts(written={"out": 10}),
             ledgers=(),
             commit=lambda _, batch: told.committed.append(batch),

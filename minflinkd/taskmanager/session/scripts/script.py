@@ -143,12 +143,11 @@ class Script:
         except BaseException as error:
             # A script that catches everything may exit when it is ended.
             if recording.waited is None and (number is None or len(recording.queries) < number):
-                if isinstance(error, SystemExit) and error.code in (None, 0):
-                    return recording
-                if isinstance(error, SystemExit):
+                if not isinstance(error, SystemExit):
+                    raise
+                if (status := error.args[0] if error.args else None) not in (None, 0):
                     hint = "are its arguments right? What it has printed is in the log of the TaskManager's session"
-                    raise ScriptFailed(f"the script exits with {error.code!r}", hint=hint) from None
-                raise
+                    raise ScriptFailed(f"the script exits with {status!r}", hint=hint) from None
         finally:
             sys.argv = before
             _TURN.release()
