@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -84,7 +85,9 @@ def inputs(directory: Path) -> Path:
     directory.mkdir()
     for number in range(6):
         rows = [{"line": f"Tick, tock {number} a", "at": f"2026-03-01T08:{number:02d}:{n:02d}Z"} for n in range(10)]
-        (directory / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
+        file = directory / f"{number}.json"
+        file.write_text("\n".join(map(json.dumps, rows)))
+        os.utime(file, (1_000_000 + number, 1_000_000 + number))  # Spark reads them in this order, so no row is late
     return directory
 
 
