@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from minflinkd.jobgraph.model import Compaction, Sink
 from minflinkd.rpc.messages import SinkCompactions
+from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import AttemptId
 from minflinkd.runtime.units import Duration, MemorySize
 from minflinkd.taskmanager.child import protocol as p
@@ -77,7 +79,8 @@ async def test_small_files_are_joined_while_rows_come(child: Child, kind: type[L
     again = await child.run(context, query, **await restored(child, taken, files, 1000))
     assert await values(lake, "joined") == list(range(10 * (taken.batch_id + 1)))
     _, last = await joined(child, again, 1001)
-    await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1000))
+    with contextlib.suppress(RemoteError):  # if it notices that another attempt has published later rows
+        await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=1000))
     assert await values(lake, "joined") == list(range(10 * (last + 1)))
     await child.stop(again)
     await child.stop(attempt)
