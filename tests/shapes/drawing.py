@@ -340,8 +340,9 @@ class _Drawing:
         for sink in sinks:
             fits = sink.format != "console" and (sink.mode is None or sink.format == "python")
             if fits and rng.random() < 0.2:
-                compacted = random.Random(f"compacted-{self._seed}-{sink.id}").random() < 0.5
-                sink = replace(sink, format=rng.choice(TABLES), compacted=compacted)
+                format = rng.choice(TABLES)
+                compacted = format == "iceberg" and random.Random(f"compacted-{self._seed}-{sink.id}").random() < 0.5
+                sink = replace(sink, format=format, compacted=compacted)
             found.append(sink)
         return tuple(found)
 
