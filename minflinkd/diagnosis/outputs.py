@@ -15,11 +15,14 @@ def failing_compactions(facts: JobFacts) -> Iterator[Finding]:
     for task in facts.running_tasks():
         for sink, figures in task.metrics.compactions.items():
             if figures.failure:
-                sentence, figure = f"Compacting the table of sink {sink} fails: {figures.failure}", figures.failed
+                sentence, figure = (
+                    f"Compacting the table of sink {sink} fails: {figures.failure}",
+                    f"{figures.failed} failed",
+                )
                 do = "do what the message says; the job keeps writing"
             elif figures.overtaken >= OVERTAKEN and not figures.files:
                 sentence = f"Each compaction of the table of sink {sink} is overtaken by commits that change its files"
-                figure, do = figures.overtaken, "let the other writers change fewer files, or less often"
+                figure, do = f"{figures.overtaken} overtaken", "let the other writers change fewer files, or less often"
             else:
                 continue
             yield Finding(
@@ -27,7 +30,7 @@ def failing_compactions(facts: JobFacts) -> Iterator[Finding]:
                 severity=Severity.WARNING,
                 title="A table is not compacted",
                 sentence=sentence,
-                figure=f"{figure} failed",
+                figure=figure,
                 do=do,
                 task=task.task.id,
                 task_manager=task.resource_id or "",

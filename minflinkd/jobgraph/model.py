@@ -110,11 +110,11 @@ class Source(Struct, frozen=True):
 
 
 class Compaction(Struct, frozen=True):
-    """Small files of a table are joined from time to time (K5)."""
+    """Small files of an Iceberg table are joined from time to time (K5)."""
 
     target: MemorySize = MemorySize(128 * 1024**2)  # of a joined file, about
     every: Duration = Duration(600.0)
-    expire: Duration | None = None  # delete what only versions of the table need that are older; None: keep all
+    expire: Duration | None = None  # drop snapshots that others replaced longer ago; None: keep all
 
 
 class Sink(Struct, frozen=True):
@@ -124,7 +124,7 @@ class Sink(Struct, frozen=True):
     delivery: Delivery | None = None  # None: the default that `jobgraph.delivery` has for such a sink
     options: dict[str, str] = {}
     python: str | None = None  # module:function(batch, epoch), or a class with stage, commit and abort
-    compaction: Compaction | None = None  # of a table
+    compaction: Compaction | None = None  # of an Iceberg table
 
 
 class Input(Struct, frozen=True):

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from minflinkd.jobgraph.delivery import KEY, key_of
 from minflinkd.jobgraph.faults import Faults, at, show
-from minflinkd.jobgraph.formats import TABLE_FORMATS
 from minflinkd.jobgraph.model import Compaction, Delivery, Sink
 from minflinkd.runtime.units import Duration, MemorySize
 
@@ -66,10 +65,10 @@ def check_iceberg(sink: Sink, path: str, resolved: str | None, faults: Faults) -
 
 def check_compaction(sink: Sink, compaction: Compaction, path: str, faults: Faults) -> None:
     if sink.format == "delta":
-        # Its OPTIMIZE does not look whether another one has removed the same files: both add their rows.
-        problem = "a Delta table is not compacted: rows are doubled if two compactions by the library deltalake meet"
+        # The library's OPTIMIZE does not look whether another one has removed the same files: both add their rows.
+        problem = "a Delta table is not compacted: two compactions by the library deltalake at once double the rows"
         faults.add(path, problem, "leave it out, and run OPTIMIZE in Spark")
-    elif sink.format not in TABLE_FORMATS:
+    elif sink.format != "iceberg":
         problem = f"only tables of Iceberg are compacted, and this sink is {sink.format or 'python'}"
         faults.add(path, problem, "leave it out")
     least, most = _TARGETS
@@ -79,7 +78,7 @@ def check_compaction(sink: Sink, compaction: Compaction, path: str, faults: Faul
         faults.add(at(path, "every"), f"{compaction.every} is less than {_SOONEST}", "10 min is usual")
     if compaction.expire is not None and compaction.expire < _KEPT:
         problem = f"{compaction.expire} is less than {_KEPT}: queries that run would lose files that they read"
-        faults.add(at(path, "expire"), problem, "7 d is usual; leave it out to keep all versions")
+        faults.add(at(path, "expire"), problem, "7 d is usual; leave it out to keep all snapshots")
 
 
 def _check_common(sink: Sink, path: str, faults: Faults) -> None:

@@ -361,12 +361,12 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
         ),
         (
             "minflinkd_task_compacted_files",
-            "Files of a sink's table that were joined to larger ones in its task's current attempt.",
+            "Files of a sink's table joined into larger ones, in its task's current attempt.",
             lambda t: t.compacted_files,
         ),
         (
             "minflinkd_task_failed_compactions",
-            "Compactions of a sink's table that have failed in its task's current attempt.",
+            "Failed compactions of a sink's table, in its task's current attempt.",
             lambda t: t.failed_compactions,
         ),
     ]

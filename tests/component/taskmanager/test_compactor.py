@@ -20,7 +20,6 @@ from minflinkd.taskmanager.session.sinks.compaction import compactor as module
 from minflinkd.taskmanager.session.sinks.compaction.compactor import COMMAND, Compactor
 from minflinkd.taskmanager.session.sinks.compaction.messages import Request
 from tests.component.taskmanager.test_compaction import World
-from tests.lakes import Delta
 from tests.waiting import until_blocking
 
 JOB, OUT = JobId("1" * 32), VertexId("out")
@@ -40,7 +39,7 @@ def compactor() -> Iterator[Callable[..., Compactor]]:
     made: list[Compactor] = []
 
     def make(clock: Time, *, command: tuple[str, ...] = COMMAND, sink: Sink | None = None) -> Compactor:
-        sink = sink or Sink(format="delta", path="/nowhere", compaction=EVERY)
+        sink = sink or Sink(format="iceberg", options={"table": "db.rows"}, compaction=EVERY)
         made.append(Compactor(sink, JOB, OUT, command=command, clock=clock))
         return made[-1]
 
@@ -125,7 +124,11 @@ def test_old_versions_are_looked_for_seldom(compactor: Callable[..., Compactor],
     """It means reading about all of them: ten times in the time for which they are kept (K5)."""
     told = tmp_path / "told"
     writes = f"import sys; open({str(told)!r}, 'a').write(sys.stdin.readline()); print('{{}}')"
-    sink = Sink(format="delta", path="/x", compaction=Compaction(every=Duration(60.0), expire=Duration(3600.0)))
+    sink = Sink(
+        format="iceberg",
+        options={"table": "db.rows"},
+        compaction=Compaction(every=Duration(60.0), expire=Duration(3600.0)),
+    )
     clock = Time()
     one = compactor(clock, command=(sys.executable, "-c", writes), sink=sink)
     for _ in range(8):
@@ -133,6 +136,15 @@ def test_old_versions_are_looked_for_seldom(compactor: Callable[..., Compactor],
         one.committed()
         until_blocking(lambda: not one.is_running)
     assert [json.loads(line)["expires"] for line in told.read_text().splitlines()] == [True, *[False] * 5, True, False]
+
+
+def command_lines() -> list[str]:
+    """Return the command lines of this process's children."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            found.append(" ".join(child.cmdline()))
+    return found
 
 
 def children(text: str = WAITS) -> list[int]:
@@ -147,19 +159,22 @@ def children(text: str = WAITS) -> list[int]:
 
 def test_a_real_process_joins_the_files_of_a_table(compactor: Callable[..., Compactor], tmp_path: Path) -> None:
     """The settings go through its input, so that no secret is on a command line (K5)."""
-    world = World(Delta(tmp_path))
+    world = World(tmp_path)
     for number in range(5):
         world.append(number)
     clock = Time()
     one = compactor(clock, sink=replace(world.sink, compaction=EVERY))
     clock.now += 61
     one.committed()
-    until_blocking(lambda: one.figures.done == 1 or one.figures.failure != "")
+    seen: set[str] = set()
+    until_blocking(lambda: seen.update(command_lines()) or one.figures.done == 1 or one.figures.failure != "")
+    assert any("sinks.compaction" in line for line in seen)
+    assert not any("catalog.db" in line for line in seen)
     assert (one.figures.files, one.figures.into, one.figures.failure) == (5, 1, "")
     assert world.values() == [0, 1, 2, 3, 4]
 
 
-def test_the_process_ends_when_the_session_is_gone(tmp_path: Path) -> None:
+def test_the_process_ends_when_the_session_is_gone() -> None:
     """It notices by its input, which the session holds open (K5)."""
     slow = (
         "from minflinkd.taskmanager.session.sinks.compaction import __main__ as m\n"
@@ -170,7 +185,7 @@ def test_the_process_ends_when_the_session_is_gone(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", slow], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
-    sink = Sink(format="delta", path=str(tmp_path), compaction=EVERY)
+    sink = Sink(format="iceberg", options={"table": "db.rows"}, compaction=EVERY)
     process.stdin.write(Request(sink, "owner").line())
     process.stdin.flush()
     assert process.stdout.readline() == b"\n"

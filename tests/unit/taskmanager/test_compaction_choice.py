@@ -9,7 +9,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minflinkd.taskmanager.session.sinks.compaction.choice import SizedFile, bound, fullest_first, groups
+from minflinkd.taskmanager.session.sinks.compaction.choice import SizedFile, groups
 
 TARGET = 1000
 FILES = st.lists(st.builds(SizedFile, st.integers(0, 2 * TARGET), st.sampled_from("abc")), max_size=40)
@@ -54,35 +54,3 @@ def test_a_row_is_written_again_a_few_times_however_often_the_table_is_compacted
     assert written <= arrived * math.log2(TARGET / 2)
     assert sum(file.size >= 0.75 * TARGET for file in files) >= arrived / TARGET * 0.7
     assert len([file for file in files if file.size < 0.75 * TARGET]) <= 12
-
-
-def test_a_library_that_joins_all_small_files_is_given_a_bound() -> None:
-    """So that it leaves out a file that is larger than all others together, however many these are (K5)."""
-    assert bound([10, 10], TARGET) == TARGET
-    assert bound([600, 200, 200], TARGET) == TARGET
-    assert bound([10], TARGET) is None
-    assert bound([10, 1000, 5000], TARGET) is None
-    assert bound([3, 900], TARGET) is None
-    assert bound([1, 10, 10, 10], TARGET) == TARGET
-    for small in ([10, 10], [1] * 60):
-        found = bound([*small, 600], TARGET)
-        assert found is not None
-        assert sum(small) < found < 600
-
-
-@given(st.lists(st.integers(100, 2 * TARGET), max_size=40))
-def test_what_is_below_the_bound_is_worth_joining(sizes: list[int]) -> None:
-    """At least two files, of which none is more than twice as large as the others together (K5)."""
-    found = bound(sizes, TARGET)
-    if found is None:
-        assert not any(len(group) > 1 for group in groups(map(SizedFile, sizes), TARGET) if len(group) > 2)
-        return
-    below = sorted(size for size in sizes if size < found)
-    assert len(below) > 1
-    assert below[-1] <= 2 * sum(below[:-1])
-
-
-def test_partitions_with_the_most_small_files_come_first() -> None:
-    """A run has a limited number of commits (K5)."""
-    sizes = {"few": [5, 5], "none": [2000], "many": [5] * 9}
-    assert fullest_first(sizes.items(), TARGET) == [("many", TARGET), ("few", TARGET)]

@@ -1,4 +1,4 @@
-"""Compacts one table, and ends: reads what is asked as a line of JSON, and prints the answer as one.
+"""Compacts one Iceberg table, and ends: reads what is asked as a line of JSON, and prints the answer as one.
 
 It ends at once if its input is closed, as the session that has started it is gone then. A compaction that ends at any
 moment leaves the table as it was, or compacted; perhaps with files that no version of it has.
@@ -10,18 +10,16 @@ import os
 import signal
 import sys
 import threading
-from functools import partial
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from minflinkd.runtime.errors import MinflinkError
-from minflinkd.taskmanager.session.sinks.compaction import delta, iceberg
+from minflinkd.taskmanager.session.sinks.compaction import iceberg, iceberg_expiry
 from minflinkd.taskmanager.session.sinks.compaction.messages import Answer, Request
-from minflinkd.taskmanager.session.sinks.tables.delta import DeltaTarget
 from minflinkd.taskmanager.session.sinks.tables.failures import said
-from minflinkd.taskmanager.session.sinks.tables.targets import table_of
+from minflinkd.taskmanager.session.sinks.tables.iceberg import IcebergTarget
 
 _NICE: Final = 10  # the queries come first
 
@@ -39,20 +37,15 @@ def carried_out(request: Request) -> Answer:
     """Join files, and delete those that only old versions have. If one fails, the other is done all the same."""
     wanted = request.sink.compaction
     assert wanted is not None
-    target, answer, failures = table_of(request.sink), Answer(), list[str]()
-    about = {"minflinkd.compaction": request.owner}
-    if isinstance(target, DeltaTarget):
-        compacting, expiring = delta.compact(target, wanted, about), partial(delta.expire, target, wanted, about)
-    else:
-        compacting, expiring = iceberg.compact(target, wanted, about), partial(iceberg.expire, target, wanted)
+    target, answer, failures = IcebergTarget(request.sink), Answer(), list[str]()
     try:
-        for joined in compacting:
+        for joined in iceberg.compact(target, wanted, {"minflinkd.compaction": request.owner}):
             answer = replace(answer, joined=answer.joined + joined)
     except Exception as error:
         failures.append(_why(target.name, error))
     try:
         if request.expires:
-            answer = replace(answer, deleted=expiring())
+            answer = replace(answer, deleted=iceberg_expiry.expire(target, wanted))
     except Exception as error:
         failures.append(_why(target.name, error))
     return replace(answer, failure="; ".join(dict.fromkeys(failures)))

@@ -8,7 +8,7 @@ merge trees does. Each row is then written again some `log(target / size of a ne
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
@@ -47,26 +47,3 @@ def _grouped(files: Iterable[SizedFile], target: int) -> Iterator[tuple[SizedFil
         group.append(file)
         total += file.size
     yield tuple(group)
-
-
-def bound(sizes: Iterable[int], target: int) -> int | None:
-    """Return a size below which *all* files of a partition are joined, for a library that is not told which ones.
-
-    None if none should be. Larger files wait until the small ones together are about as large.
-    """
-    small = sorted(size for size in sizes if size < target)
-    total, chosen, together = 0, 0, 0
-    for number, size in enumerate(small):
-        if number and size <= _LARGER * total:
-            chosen, together = number + 1, total + size
-        total += size
-    if not chosen:
-        return None
-    return target if chosen == len(small) else min(target, together + together // 4 + 1)
-
-
-def fullest_first(partitions: Iterable[tuple[Hashable, Collection[int]]], target: int) -> list[tuple[Hashable, int]]:
-    """Return the partitions with something to join, and their bounds; those with the most small files first."""
-    found = [(partition, sizes, bound(sizes, target)) for partition, sizes in partitions]
-    some = [(partition, sum(size < below for size in sizes), below) for partition, sizes, below in found if below]
-    return [(partition, below) for partition, _, below in sorted(some, key=lambda each: -each[1])]

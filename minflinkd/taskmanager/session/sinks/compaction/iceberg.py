@@ -1,8 +1,8 @@
 """Compacts an Iceberg table. The library `pyiceberg` cannot; it reads, writes and commits the files here.
 
-A compaction changes no row: its snapshot says so (`replace`), so readers of changes skip it. If another commit comes
-first, it is based on that one instead, as long as all files that were joined are still there and no row of them has
-been deleted. What was written need not be written again.
+A compaction changes no row: its snapshot says so (`replace`), so readers of changes skip it. Another writer may commit
+first. Then the same new files are committed on top of that, as long as all files that they replace are still there and
+no row of them was deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from uuid import uuid4
 from minflinkd.jobgraph.model import Compaction
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
 from minflinkd.taskmanager.session.sinks.compaction.choice import SizedFile, groups
-from minflinkd.taskmanager.session.sinks.compaction.iceberg_expiry import expire
 from minflinkd.taskmanager.session.sinks.compaction.messages import Joined
 from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableFailed, failing
 from minflinkd.taskmanager.session.sinks.tables.iceberg import IcebergTarget
@@ -30,8 +29,6 @@ from minflinkd.taskmanager.session.sinks.tables.iceberg_merges import (
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-
-__all__ = ["compact", "expire"]
 
 _TRIES: Final = 10  # of a commit, beside those of other writers
 _AT_ONCE: Final = 8  # groups in one commit: what a commit that is given up has written in vain

@@ -92,7 +92,7 @@ class DeltaTarget:
             ) from error
 
     def check(self, rows: DataFrame) -> None:
-        table = self.open()
+        table = self._open()
         if table is None:
             check_key(rows.schema, self.key, self.name)
             check_new(rows.schema.fields, self.name)
@@ -118,19 +118,19 @@ class DeltaTarget:
             except TableFailed as error:  # another job may just have added them
                 if not isinstance(error.__cause__, CommitFailedError) or tried == _TRIES - 1:
                     raise
-            table = self._laid = self.open() or table
+            table = self._laid = self._open() or table
         return self._fit(table, rows)
 
     def _now(self, schema: StructType) -> DeltaTable:
         """Return the table as it is now. Makes one with this schema, unless this attempt has seen one before."""
         if self._laid is None:
             self._opened_at = time.monotonic()
-            return self.open() or self._create(schema)
+            return self._open() or self._create(schema)
         if time.monotonic() - self._opened_at < _REOPENS:
             with failing(self.name, "cannot be read"):
                 self._laid.update_incremental()
             return self._laid
-        table, self._opened_at = self.open(), time.monotonic()
+        table, self._opened_at = self._open(), time.monotonic()
         if table is None or table.metadata().id != self._laid.metadata().id:  # an update of the one before sees no such
             raise TableFailed(
                 f"{self.name} was replaced or is gone", hint="the job restarts, and writes to what is there"
@@ -150,7 +150,7 @@ class DeltaTarget:
         return DataFile(path, file.size, int(file.footer.num_rows), dict(file.partition), statistics(file.footer))
 
     def look(self, owner: str) -> Look:
-        if (table := self.open()) is None:
+        if (table := self._open()) is None:
             return Look(None, None)
         return Look(table.transaction_version(owner), table, facts_of(table))
 
@@ -158,12 +158,12 @@ class DeltaTarget:
         from deltalake.transaction import AddAction
 
         table: DeltaTable = look.table
-        self.check_still(table)
+        self._check_still(table)
         now = int(time.time() * 1000)
         actions = [AddAction(file.path, file.size, file.partition, now, True, file.about) for file in files]
         partition_by = table.metadata().partition_columns
         properties = _properties(owner, last.number, checkpoint_id)
-        with self.committing():
+        with self._committing():
             table.create_write_transaction(
                 list(actions), "append", table.schema(), partition_by, commit_properties=properties
             )
@@ -171,10 +171,10 @@ class DeltaTarget:
     def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, rows: pa.Table) -> None:
         """Replace or insert rows, one for each key, and set the mark, both or neither. Raises Conflict."""
         table: DeltaTable = look.table
-        self.check_still(table)
+        self._check_still(table)
         same = (f'target."{_doubled(name)}" = source."{_doubled(name)}"' for name in self.key)
         properties = _properties(owner, number, checkpoint_id)
-        with self.committing():
+        with self._committing():
             merger = table.merge(
                 source=rows,
                 predicate=" AND ".join(same),
@@ -186,7 +186,7 @@ class DeltaTarget:
             merger.when_matched_update_all().when_not_matched_insert_all().execute()
 
     @contextmanager
-    def committing(self) -> Iterator[None]:
+    def _committing(self) -> Iterator[None]:
         from deltalake.exceptions import CommitFailedError
 
         try:
@@ -198,14 +198,10 @@ class DeltaTarget:
             raise
 
     def has(self, look: Look, file: DataFile) -> bool:
-        return self.has_path(file.path)
-
-    def has_path(self, path: str) -> bool:
-        """Whether there is such a file in the table's directory."""
         if self._local is not None:
-            return (Path(self._local) / path).exists()
+            return (Path(self._local) / file.path).exists()
         with failing(self.name, "did not say whether it has a file"):
-            (found,) = self._files().get_file_info([path])
+            (found,) = self._files().get_file_info([file.path])
             return bool(found.type == FileType.File)
 
     def delete(self, look: Look, file: DataFile) -> None:
@@ -215,7 +211,7 @@ class DeltaTarget:
         with failing(self.name, "did not delete a file"), suppress(FileNotFoundError):
             self._files().delete_file(file.path)
 
-    def open(self) -> DeltaTable | None:
+    def _open(self) -> DeltaTable | None:
         """Return the table as it is now; None if there is none."""
         self.load()
         from deltalake import DeltaTable
@@ -279,7 +275,7 @@ class DeltaTarget:
             laid_out = only_with(laid_out, name, condition, self.name)
         return Layout(laid_out, partition_by, table, relied_on(table, laid_out.schema))
 
-    def check_still(self, table: DeltaTable) -> None:
+    def _check_still(self, table: DeltaTable) -> None:
         """Raise TableChanged if the table now asks more of a writer than when rows were staged."""
         try:
             check_features(table, self.name)
