@@ -70,9 +70,9 @@ async def read_job(file: JobFile, args: Sequence[str] = ()) -> JobDocument:
         raise UnusableScript(f"{file} is a job file, and takes no arguments", hint="params are given as -p name=value")
     if isinstance(file, Path):
         return read_job_file(file)
-    if file.file is not None and str(file.file).endswith(".py"):
-        raise UnusableScript(f"{file} is a script at a URL", hint="scripts are files of this machine: download it")
     assert not isinstance(file.file, Path)
+    if file.file.name.endswith(".py"):
+        raise UnusableScript(f"{file} is a script at a URL", hint="scripts are files of this machine: download it")
     with tempfile.TemporaryDirectory(prefix="minflinkd-job-", ignore_cleanup_errors=True) as directory:
         fetched = Path(directory, "job.json" if file.file.name.endswith(".json") else "job.yaml")
         await fetch(file, fetched, largest=LARGEST_JOB_FILE)

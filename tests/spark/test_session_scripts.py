@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -295,3 +296,41 @@ async def test_a_secret_is_not_stored_with_the_job(child: Child, tmp_path: Path)
     text = f"{HEAD}rows.writeStream.format('kafka').option('kafka.sasl.jaas.config', 'x password=y').start()\n"
     analysis = await queries(child, *written(tmp_path, text))
     assert "the option kafka.sasl.jaas.config would be stored with the job" in analysis.faults[0].problem
+
+
+async def test_scripts_run_at_the_same_time_with_arguments_of_their_own(child: Child, tmp_path: Path) -> None:
+    """In one process, whose own `sys.argv` stays as it is."""
+    text = f"""{HEAD}
+import sys, time
+name, = sys.argv[1:]
+assert sys.argv[1] == name and len(sys.argv) == 2 and [*sys.argv[1:]] == [name] and name in sys.argv
+for _ in range(50):
+    time.sleep(0.01)
+    assert list(sys.argv)[1:] == [name] and tuple(sys.argv + ["x"])[1:] == (name, "x"), sys.argv
+sys.argv = ["another", "list"]
+rows.writeStream.queryName(name).format("console").start()
+"""
+    given = {}
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+        given[name] = written(tmp_path / name, text, name)
+    answers = await asyncio.gather(*(queries(child, *each) for each in given.values()))
+    for (name, (value, _)), analysis in zip(given.items(), answers, strict=True):
+        assert [vertex.id for vertex in graph_of(value, analysis).vertices] == [name, f"{name}_out"]
+    plain = await queries(child, *written(tmp_path, f"{HEAD}import sys\nassert len(sys.argv) == 1, sys.argv\n"))
+    assert "the script starts no query" in plain.faults[0].problem
+
+
+@pytest.mark.parametrize(
+    "interval", ["5 seconds", "1 minute 30 seconds", "interval 100 milliseconds", "2 hours", "soon"]
+)
+async def test_intervals_of_spark_are_understood(child: Child, tmp_path: Path, interval: str) -> None:
+    """What is none is refused with its line."""
+    text = f"{HEAD}rows.writeStream.format('console').trigger(processingTime={interval!r}).start()\n"
+    value, artifacts = written(tmp_path, text)
+    analysis = await queries(child, value, artifacts)
+    expected = {"5 seconds": 5.0, "1 minute 30 seconds": 90.0, "interval 100 milliseconds": 0.1, "2 hours": 7200.0}
+    if interval not in expected:
+        assert (analysis.faults[0].problem, analysis.faults[0].line) == ("'soon' is not an interval", 4)
+        return
+    assert graph_of(value, analysis).trigger_interval == expected[interval]

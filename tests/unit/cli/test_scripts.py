@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from minflinkd.cli.job_files import read_job
 from minflinkd.cli.scripts import UnusableScript, read_script, with_imports
 from minflinkd.jobgraph.faults import InvalidJobGraph
+from minflinkd.jobgraph.places import place_of
 from minflinkd.jobgraph.validation import parse_job
 
 
@@ -46,3 +48,15 @@ def test_the_job_of_a_script_has_its_vertices_later(tmp_path: Path) -> None:
     assert "Script(globals(), 'views.py', [\"a'b\", '--x'])" in text
     with pytest.raises(InvalidJobGraph, match="a script defines the vertices itself"):
         parse_job(document.value | {"vertices": {"a": {"source": {"format": "rate"}}}})
+
+
+async def test_a_script_is_a_file_of_this_machine() -> None:
+    """Nothing is fetched."""
+    with pytest.raises(UnusableScript, match=r"https://host/views\.py is a script at a URL"):
+        await read_job(place_of("https://host/views.py"))
+
+
+async def test_a_job_file_takes_no_arguments(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: x")
+    with pytest.raises(UnusableScript, match="is a job file, and takes no arguments"):
+        await read_job(tmp_path / "job.yaml", ["x"])

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Final
@@ -61,10 +61,11 @@ class Query:
 
 @dataclass
 class Recording:
-    """What one execution of the script `file` has done. `spark`: the session that it gets."""
+    """What one execution of the script `file` has done. `spark`: the session that it gets; `argv`: its arguments."""
 
     spark: SparkSession
     file: str
+    argv: list[str]
     queries: list[Query] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -156,6 +157,30 @@ def recorded(recording: Recording, writer: Callable[[DataFrame, Recording], Any]
     finally:
         vars(_RUNS).clear()
         vars(_RUNS).update(before)
+        sys.argv = _ARGV  # the script may have put another list there
+
+
+class _Argv(list[str]):
+    """What `sys.argv` is: in a thread that records, the script's; this process's own elsewhere."""
+
+
+def _of_the_thread(name: str) -> Callable[..., Any]:
+    plain = getattr(list, name)
+
+    @wraps(plain)
+    def method(own: _Argv, *given: Any, **named: Any) -> Any:
+        run = current()
+        return plain(own if run is None else run.argv, *given, **named)
+
+    return method
+
+
+for _name in (
+    *("__getitem__", "__setitem__", "__delitem__", "__iter__", "__len__", "__contains__", "__eq__", "__repr__"),
+    *("__add__", "append", "clear", "copy", "extend", "index", "insert", "pop", "remove", "reverse"),
+):
+    setattr(_Argv, _name, _of_the_thread(_name))
+_ARGV: Final = _Argv(sys.argv)
 
 
 _SLEEP: Final = time.sleep
@@ -165,6 +190,7 @@ _SET: Final = RuntimeConfig.set
 def _change_python() -> None:
     if getattr(ClassicDataFrame, "_minflinkd_records", False):
         return
+    sys.argv = _ARGV
     ClassicDataFrame._minflinkd_records = True  # type: ignore[attr-defined]
     plain = ClassicDataFrame.writeStream.fget  # type: ignore[attr-defined]
     ClassicDataFrame.writeStream = property(  # type: ignore[method-assign,assignment]
@@ -218,7 +244,7 @@ def _inherited(run: Recording, start: Callable[[threading.Thread], None], thread
     work, writer = thread.run, _RUNS.writer
 
     def recording() -> None:
-        with recorded(run, writer):
+        with recorded(run, writer), suppress(ScriptEnds):
             work()
 
     thread.run = recording  # type: ignore[method-assign]

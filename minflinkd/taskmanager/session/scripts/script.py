@@ -23,7 +23,6 @@ from minflinkd.taskmanager.session.scripts.writer import RecordingWriter
 
 LONGEST: Final = 40.0  # seconds of a script; an analysis has less than two minutes for all of its executions
 _AGAIN: Final = 1.0  # seconds, if the script does not let itself be ended
-_TURN: Final = threading.Lock()  # sys.argv is one for all threads
 
 
 class ScriptFailed(MinflinkError):
@@ -31,13 +30,6 @@ class ScriptFailed(MinflinkError):
 
     code = "script"
     consequence = Consequence.FATAL
-
-
-class ScriptBusy(MinflinkError):
-    """Another script is being executed in the session."""
-
-    code = "script-busy"
-    consequence = Consequence.RETRYABLE
 
 
 class Script:
@@ -116,7 +108,11 @@ class Script:
             return  # it would never have come there
         started = {query.line for query in recording.queries}
         for node in ast.walk(ast.parse(Path(self._file).read_bytes())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "start":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("start", "toTable")
+            ):
                 lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
                 if node.lineno > line and "writeStream" in ast.unparse(node.func) and not started & set(lines):
                     problem = f"this query starts after a wait in line {line}, and a job runs all queries at once"
@@ -124,12 +120,9 @@ class Script:
 
     def _executed(self, spark: SparkSession, number: int | None = None) -> Recording:
         """Execute the script, up to where it waits for its queries. `number`: of the one that is needed."""
-        recording = Recording(spark, self._file)
+        recording = Recording(spark, self._file, [self._file, *self._args])
         program = compile(Path(self._file).read_bytes(), self._file, "exec", dont_inherit=True)
         linecache.checkcache(self._file)
-        if not _TURN.acquire(timeout=LONGEST):
-            raise ScriptBusy("another script is being executed in the session", hint="it is tried again")
-        before, sys.argv = sys.argv, [self._file, *self._args]
         try:
             with _limited(), recorded(recording, RecordingWriter):
                 names = {"__name__": "__main__", "__file__": self._file, "__builtins__": self._builtins}
@@ -148,9 +141,6 @@ class Script:
                 if (status := error.args[0] if error.args else None) not in (None, 0):
                     hint = "are its arguments right? What it has printed is in the log of the TaskManager's session"
                     raise ScriptFailed(f"the script exits with {status!r}", hint=hint) from None
-        finally:
-            sys.argv = before
-            _TURN.release()
         return recording
 
 
