@@ -47,11 +47,15 @@ def explain(connection: Connection, file: JobFile, params: tuple[str, ...], plan
     async def show(client: Client) -> None:
         from minflinkd.cli.endpoint import DaemonUnreachable
         from minflinkd.cli.job_files import read_job, with_artifacts
+        from minflinkd.cli.scripts import UnusableScript
         from minflinkd.cli.submission import RefusedJob
         from minflinkd.jobgraph.faults import InvalidJobGraph
 
         try:
             document = (await read_job(file)).with_params(values)
+            if document.made:
+                hint = "look at a script with `minflinkd run FILE --dry-run`"
+                raise UnusableScript("explain shows job files, and no scripts", hint=hint)
             async with with_artifacts(document, connection.tell) as complete:
                 graph = complete.job()
                 missing, told = "" if plan else "they were not asked for (--no-plan)", {}

@@ -122,7 +122,7 @@ class Shape:
         """Return the job file. `base`: the shape's directory, with `in` and `out`. `kafka`: the address of a broker."""
         vertices: dict[str, Any] = {node.id: self._vertex(node, version) for node in self.nodes}
         for sink in self.all_sinks:
-            vertices |= sink.vertices()
+            vertices |= sink.vertices(version)
         names = list(vertices)
         turned = names[self.order % len(names) :] + names[: self.order % len(names)]
         checkpointing = {"interval": "1 s"} | ({"alignment-timeout": self.alignment} if self.alignment else {})

@@ -68,7 +68,7 @@ class Sink:
         mode = f" {self.mode}" if self.mode else ""
         return f"Sink {self.format}{mode}{' partitioned' * self.partitioned}{' compacted' * self.compacted}"
 
-    def vertices(self) -> dict[str, Any]:
+    def vertices(self, version: int = 1) -> dict[str, Any]:
         """The sink, and what makes texts of rows for one that takes texts."""
         edge: Any = {"id": self.input, "exchange": True} if self.exchange else self.input
         if self.exchange and self.mode:
@@ -77,9 +77,9 @@ class Sink:
         if self.format == "text":
             made[f"{self.id}_lines"] = {"inputs": [edge], "sql": LINES.format(rows=self.input)}
             edge = f"{self.id}_lines"
-        return made | {self.id: self._vertex(edge)}
+        return made | {self.id: self._vertex(edge, version)}
 
-    def _vertex(self, edge: Any) -> dict[str, Any]:
+    def _vertex(self, edge: Any, version: int) -> dict[str, Any]:
         found: dict[str, Any] = {"inputs": [edge]}
         if self.format == "python":
             found["sink"] = {"python": "shape:Files", "delivery": "exactly-once"}
@@ -93,7 +93,7 @@ class Sink:
             found["sink"]["options"] = found["sink"].get("options", {}) | {"key": "k"}
         if self.partitioned:
             found["sink"]["partition-by"] = ["k"]
-        if self.compacted:
+        if self.format == "iceberg" and self.compacted == (version == 1):  # the next version changes it
             found["sink"]["compaction"] = {"target": "1 MiB", "every": "2 s"}
         if self.mode is not None:
             found["output-mode"] = self.mode
@@ -164,15 +164,15 @@ class Sink:
 class BadRecords(Sink):
     """Gets the rows that a vertex rejects. `input`: the vertex. `format`: json, text, parquet, delta or iceberg."""
 
-    def _vertex(self, edge: Any) -> dict[str, Any]:
-        return {"sink": super()._vertex(edge)["sink"]}
+    def _vertex(self, edge: Any, version: int) -> dict[str, Any]:
+        return {"sink": super()._vertex(edge, version)["sink"]}
 
     def found(self, output: Path) -> Counter[Row]:
         found = [json.loads(record) for record in self._records(output)]
         return Counter(_coarse(Row(r["id"], r["k"], _micros(r["ts"]), r["v"])) for r in found)
 
-    def vertices(self) -> dict[str, Any]:
-        return {self.id: self._vertex(self.input)}
+    def vertices(self, version: int = 1) -> dict[str, Any]:
+        return {self.id: self._vertex(self.input, version)}
 
     def _records(self, output: Path) -> list[str]:
         if self.format in TABLES:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from minflinkd.cli.job_files import read_job
+from minflinkd.cli.main import main
 from minflinkd.cli.scripts import UnusableScript, read_script, with_imports
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.places import place_of
@@ -60,3 +62,11 @@ async def test_a_job_file_takes_no_arguments(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: x")
     with pytest.raises(UnusableScript, match="is a job file, and takes no arguments"):
         await read_job(tmp_path / "job.yaml", ["x"])
+
+
+def test_a_script_is_not_explained(tmp_path: Path) -> None:
+    """It has no vertices before it was executed."""
+    (tmp_path / "views.py").write_text("")
+    shown = CliRunner().invoke(main, ["explain", str(tmp_path / "views.py")])
+    assert shown.exit_code == 2
+    assert "run FILE --dry-run" in shown.output
