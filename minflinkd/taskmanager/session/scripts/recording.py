@@ -74,6 +74,10 @@ class Recording:
     naps: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def context(self) -> SparkContext:
+        return self.spark.sparkContext
+
     def line(self) -> int:
         """Return the line of the script that is being executed; 0 if none is."""
         frame = sys._getframe()
@@ -200,46 +204,58 @@ def _change_python() -> None:
     StreamingQueryManager.active = property(  # type: ignore[method-assign,assignment]
         lambda manager: plain_active(manager) if current() is None else []
     )
-    _replace(SparkSession.Builder, "getOrCreate", lambda run, builder: run.configure(builder._options))
-    _replace(RuntimeConfig, "set", lambda run, conf, key, value: run.set(key, value))
-    _replace(SparkContext, "setLogLevel", lambda run, *_: run.note("the log level is the TaskManager's"))
-    # What makes a session or a context by hand gets the one that is there.
-    _replace(SparkContext, "__init__", lambda run, made, *_: vars(made).update(vars(run.spark.sparkContext)))
-    _replace(SparkSession, "__init__", _made_session, inside=lambda given: len(given) < 3 or given[2] is None)
+    _replace(SparkSession.Builder, "getOrCreate", lambda run, _, builder: run.configure(builder._options))
+    _replace(SparkSession, "__init__", _session_made)
+    _replace(SparkContext, "__init__", lambda run, _, made, *__, **___: vars(made).update(vars(run.context)))
     for kind in (SparkSession, SparkContext):
-        _replace(kind, "stop", lambda run, _: None)
-    _replace(StreamingQueryManager, "awaitAnyTermination", lambda run, _, *limit: run.wait(limited=bool(limit)))
-    _replace(StreamingQueryManager, "resetTerminated", lambda run, _: None)
+        _replace(kind, "stop", lambda run, *_: None)
+    _replace(RuntimeConfig, "set", lambda run, _, conf, key, value: run.set(key, value))
+    _replace(SparkContext, "setLogLevel", lambda run, *_, **__: run.note("the log level is the TaskManager's"))
+    _replace(StreamingQueryManager, "awaitAnyTermination", _any_awaited)
+    _replace(StreamingQueryManager, "resetTerminated", lambda run, *_: None)
     for name in ("addListener", "removeListener"):
-        _replace(StreamingQueryManager, name, lambda run, *_: run.note("listeners hear nothing: see `minflinkd info`"))
-    _replace(threading.Thread, "start", _inherited)
-    _replace(time, "sleep", lambda run, seconds: run.nap(seconds))
-    _replace(threading.Event, "wait", _event_waits)
+        _replace(StreamingQueryManager, name, _listener_told)
+    _replace(threading.Thread, "start", _thread_started)
+    _replace(threading.Event, "wait", _event_awaited)
+    _replace(time, "sleep", lambda run, _, seconds: run.nap(seconds))
 
 
-def _replace(
-    place: Any, name: str, in_recording: Callable[..., Any], *, inside: Callable[[tuple[Any, ...]], bool] | None = None
-) -> None:
-    """Replace a function in threads that record; only for calls with arguments that are `inside`, if given."""
+def _replace(place: Any, name: str, in_recording: Callable[..., Any]) -> None:
+    """Replace a function in threads that record by `in_recording`, which also gets the recording, and the function."""
     plain = getattr(place, name)
 
     @wraps(plain)
     def replaced(*given: Any, **named: Any) -> Any:
         run = current()
-        if run is None or (inside is not None and not (inside(given) and not named)):
-            return plain(*given, **named)
-        if in_recording in (_inherited, _event_waits):
-            return in_recording(run, plain, *given, *named.values())
-        return in_recording(run, *given, *named.values())
+        return plain(*given, **named) if run is None else in_recording(run, plain, *given, **named)
 
     setattr(place, name, replaced)
 
 
-def _made_session(run: Recording, made: SparkSession, *_: Any) -> None:
-    vars(made).update(vars(run.spark))
+def _session_made(
+    run: Recording,
+    init: Callable[..., None],
+    made: SparkSession,
+    sparkContext: SparkContext,  # noqa: N803 - pyspark's name
+    jsparkSession: Any = None,  # noqa: N803 - pyspark's name
+    options: Any = None,
+) -> None:
+    """A session that a script makes by hand is the one that is there; pyspark's own are those of the JVM."""
+    if jsparkSession is None:
+        vars(made).update(vars(run.spark))
+    else:
+        init(made, sparkContext, jsparkSession, options or {})
 
 
-def _inherited(run: Recording, start: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
+def _any_awaited(run: Recording, _: object, manager: object, timeout: float | None = None) -> None:
+    run.wait(limited=timeout is not None)
+
+
+def _listener_told(run: Recording, *_: object) -> None:
+    run.note("listeners hear nothing: see `minflinkd info`")
+
+
+def _thread_started(run: Recording, start: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
     """Start a thread of the script: what it does is recorded, too."""
     work, writer = thread.run, _RUNS.writer
 
@@ -251,9 +267,10 @@ def _inherited(run: Recording, start: Callable[[threading.Thread], None], thread
     start(thread)
 
 
-def _event_waits(run: Recording, wait: Callable[..., bool], event: threading.Event, *limit: Any) -> bool:
+def _event_awaited(
+    run: Recording, wait: Callable[..., bool], event: threading.Event, timeout: float | None = None
+) -> bool:
     """A wait of the script itself ends it. Python's own, as for a thread that starts, does not."""
-    caller = sys._getframe(2)
-    if caller.f_code.co_filename == run.file:
-        run.wait(limited=bool(limit and limit[0] is not None))
-    return wait(event, *limit)
+    if sys._getframe(2).f_code.co_filename == run.file:
+        run.wait(limited=timeout is not None)
+    return wait(event, timeout)
