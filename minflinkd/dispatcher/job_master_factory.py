@@ -100,6 +100,7 @@ class JobMasterFactory:
             artifacts=tuple(ArtifactRef(name=a.name, key=a.key or "", size=a.size) for a in graph.artifacts),
             spark=graph.spark,
             trigger_interval=float(graph.trigger_interval),
+            execution=graph.execution,
             libraries=libraries(graph),
             version=version_of(graph),
         )

@@ -58,6 +58,7 @@ class JobSettings(TypedDict, total=False):
     restore: Mapping[str, Any]
     isolation: str
     recovery: str
+    execution: str
     spark: Options
     trigger_interval: float | str
 

@@ -56,6 +56,13 @@ class Recovery(StrEnum):
     HOT_STANDBY = "hot-standby"  # a spare TaskManager has the state of the last checkpoint, and has rehearsed the tasks
 
 
+class Execution(StrEnum):
+    """How the queries of a job run."""
+
+    MICRO_BATCH = "micro-batch"
+    REAL_TIME = "real-time"  # each row is handed on at once (T1)
+
+
 class Externalized(StrEnum):
     """What happens to the checkpoints of a job that is cancelled or fails."""
 
@@ -225,6 +232,7 @@ class JobGraph(Struct, frozen=True):
     recovery: Recovery = Recovery.RESTART
     artifacts: tuple[Artifact, ...] = ()
     spark: dict[str, str] = {}  # Spark SQL settings of this job's sessions
+    execution: Execution = Execution.MICRO_BATCH
     trigger_interval: Duration = Duration(0.0)  # least time between two micro-batches
     script: str | None = None  # module:function that returns the vertices of a PySpark script; `vertices` is then empty
 

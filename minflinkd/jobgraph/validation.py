@@ -17,6 +17,7 @@ from minflinkd.jobgraph.faults import DOCUMENT, Faults, at, show, vertex_path
 from minflinkd.jobgraph.model import JobGraph, Vertex
 from minflinkd.jobgraph.places import InvalidUrl, Url, place_of
 from minflinkd.jobgraph.reading import Reader
+from minflinkd.jobgraph.real_time import check_real_time
 from minflinkd.jobgraph.rules import check_job
 from minflinkd.jobgraph.topology import check_topology
 from minflinkd.runtime.errors import MinflinkError
@@ -56,6 +57,7 @@ def parse_job(
         if base is not None:
             _check_files(graph, base, fetched or {}, faults)
         check_exchanges(graph, faults)
+        check_real_time(graph, faults)
         faults.raise_if_any(positions, lambda: _sound_part(graph, faults))
         return graph
     faults.raise_if_any(positions)

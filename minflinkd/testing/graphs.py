@@ -16,6 +16,7 @@ from minflinkd.jobgraph.delivery import delivery_of, refused_mode
 from minflinkd.jobgraph.faults import GraphFault, meant
 from minflinkd.jobgraph.model import (
     Delivery,
+    Execution,
     Input,
     JobGraph,
     OutputMode,
@@ -82,6 +83,8 @@ def under_test(
     `schemas`, `places`: of the sources, and where their rows are. `marks`: watermarks that sources have set themselves.
     """
     vertices = in_agreement(_replaced(vertex, schemas, places, parallelism, marks) for vertex in graph.vertices)
+    if graph.execution is Execution.REAL_TIME:  # it has this mode
+        vertices = tuple(v if v.sink is None else replace(v, output_mode=OutputMode.UPDATE) for v in vertices)
     return replace(
         graph,
         vertices=vertices,
@@ -90,6 +93,7 @@ def under_test(
         min_parallelism=1,
         max_parallelism=None,
         trigger_interval=Duration(0.0),
+        execution=Execution.MICRO_BATCH,  # its sources and sinks are files
         restore=None,
     )
 

@@ -120,14 +120,16 @@ class ApacheKafka(Server):
         except KafkaException:
             return False
 
-    async def create_topic(self, name: str, partitions: int = 2) -> None:
-        await asyncio.to_thread(self._create_topic, name, partitions)
+    async def create_topic(self, name: str, partitions: int = 2, **settings: str) -> None:
+        """`settings`: of the topic, with `_` for the dots in their names."""
+        config = {key.replace("_", "."): value for key, value in settings.items()}
+        await asyncio.to_thread(self._create_topic, name, partitions, config)
 
-    def _create_topic(self, name: str, partitions: int) -> None:
+    def _create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         from confluent_kafka.cimpl import NewTopic
 
         admin = self._admin()  # what it has not done yet is given up when it is collected
-        for created in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+        for created in admin.create_topics([NewTopic(name, partitions, 1, config=dict(config))]).values():
             created.result(timeout=60)
 
     def delete_group(self, group: str) -> None:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from minflinkd.jobgraph.faults import GraphFault
-from minflinkd.jobgraph.model import Checkpointing, RuntimeMode, Task
+from minflinkd.jobgraph.model import Checkpointing, Execution, RuntimeMode, Task
 from minflinkd.rpc.messages.base import Done, Message, Notice, Request
 from minflinkd.rpc.messages.slots import Library
 from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts, StateFile, TaskSnapshot
@@ -32,6 +32,7 @@ class JobContext(Message, frozen=True):
     artifacts: tuple[ArtifactRef, ...] = ()
     spark: dict[str, str] = {}
     trigger_interval: float = 0.0
+    execution: Execution = Execution.MICRO_BATCH
     libraries: tuple[Library, ...] = ()  # in the artifacts; a session cannot hold one in two versions (B31)
     version: str = ""  # of the graph, `jobgraph.model.version_of`; only tasks of the current one are adopted (A14a)
 

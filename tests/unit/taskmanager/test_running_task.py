@@ -102,7 +102,7 @@ def attempt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     told = Told()
     events = Events(batch_finished=told.finished.append, input_ended=told.ended.append, failed=told.failed.append)
     built: Any = SimpleNamespace(
-        engine=SimpleNamespace(session=None, stores=None, partitions=None),
+        engine=SimpleNamespace(session=None, stores=None, partitions=None, callback=None),
         request=request,
         plan=Plan(spark=None, source_names={0: "numbers"}),  # type: ignore[arg-type]
         code=NO_CODE,

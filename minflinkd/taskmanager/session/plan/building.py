@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from minflinkd.jobgraph.bad_records import bad_record_sink
 from minflinkd.jobgraph.faults import GraphFault, nearest
-from minflinkd.jobgraph.model import Source, Task, Vertex
+from minflinkd.jobgraph.model import Execution, Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
 from minflinkd.rpc import plan_sources
 from minflinkd.rpc.messages import JobContext
@@ -25,11 +25,11 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.code.libraries import JobCode
 from minflinkd.taskmanager.session.exchange.reading import ExchangeSource
 from minflinkd.taskmanager.session.exchange.writing import not_storable
-from minflinkd.taskmanager.session.plan import bad_records, watermarks
+from minflinkd.taskmanager.session.plan import bad_records, real_time, watermarks
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import check_code, check_rows
 from minflinkd.taskmanager.session.plan.streamable import choose_output_mode
-from minflinkd.taskmanager.session.spark import steady_plans
+from minflinkd.taskmanager.session.spark import real_time_source, steady_plans
 from minflinkd.taskmanager.session.spark.failures import build_failure, session_is_lost, session_lost
 from minflinkd.taskmanager.session.spark.session import Session, activate
 from minflinkd.taskmanager.session.state import operators
@@ -62,7 +62,7 @@ def _build(
     inputs: Mapping[VertexId, str],
 ) -> Plan:
     activate(session, spark)
-    plan = Plan(spark)
+    plan = Plan(spark, real_time=real_time_source.new_key() if job.execution is Execution.REAL_TIME else None)
     for key, value in job.spark.items():
         _attempt(plan, f"spark.{key}", lambda key=key, value=value: spark.conf.set(key, value))  # type: ignore[misc]
     spark.conf.set("spark.sql.shuffle.partitions", str(task.parallelism))
@@ -81,6 +81,8 @@ def _build(
             _attempt(plan, f"vertices.{vertex.id}.sink.python", lambda sink=vertex.sink: check_code(sink, code))  # type: ignore[misc]
     # After all that may have changed settings: the job's own, and user code of vertices. State is looked for below.
     steady_plans.hold(spark, stateful=False)
+    if plan.real_time is not None:
+        real_time.prepare(spark)
     _join_ends(plan, task)
     if task.readers and plan.frame is not None and (columns := not_storable(session, plan.frame)):
         path, names = f"vertices.{task.end}", ", ".join(columns)
@@ -91,7 +93,10 @@ def _build(
             _attempt(plan, f"vertices.{sink.id}.sink", partial(check_rows, session, sink.sink, rows))
     if plan.frame is not None:
         plan.faults.extend(_sent_twice(session, plan, task))
-        choose_output_mode(session, plan, task)
+        if plan.real_time is not None:
+            plan.faults.extend(real_time.faults(session, plan, task))
+        else:
+            choose_output_mode(session, plan, task)
         plan.operators = operators.nodes(session, plan.frame)
         if plan.keeps_state:
             steady_plans.hold(spark, stateful=True)
@@ -153,7 +158,7 @@ def _build_vertex(session: Session, plan: Plan, task: Task, vertex: Vertex, job:
         inputs[edge.id] = plan.frames[edge.id]
     if vertex.source is not None:
         source, path = vertex.source, f"{path}.source"
-        frame = _attempt(plan, path, lambda: _source(plan.spark, vertex, source, job.params, code))
+        frame = _attempt(plan, path, lambda: _source(plan, vertex, source, job.params, code))
         if frame is None and any(fault.path == path for fault in plan.faults):
             frame, rejects = _stand_in(plan.spark, source), False
             if frame is None:
@@ -201,12 +206,15 @@ def _build_vertex(session: Session, plan: Plan, task: Task, vertex: Vertex, job:
     plan.frames[vertex.id] = operators.mark(frame, vertex.id)
 
 
-def _source(spark: SparkSession, vertex: Vertex, source: Source, params: dict[str, Any], code: JobCode) -> Any:
+def _source(plan: Plan, vertex: Vertex, source: Source, params: dict[str, Any], code: JobCode) -> Any:
+    spark, key = plan.spark, plan.real_time
     if source.python is not None:
         return code.function(source.python)(spark, dict(params))
     if vertex.on_bad_record is not None:
         return bad_records.reader(spark, source).load(source.path)
-    reader = spark.readStream.format(source.format).options(**source.options)
+    format = source.format
+    reader = spark.readStream.format(format) if key is None else real_time_source.reader(spark, format, key)
+    reader = reader.options(**source.options)
     if source.schema is not None:
         reader = reader.schema(source.schema)
     return reader.load(source.path) if source.path is not None else reader.load()

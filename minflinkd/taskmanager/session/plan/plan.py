@@ -15,6 +15,7 @@ from minflinkd.runtime.errors import ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.exchange.reading import ExchangeSource
 from minflinkd.taskmanager.session.plan.bad_records import no_rows
+from minflinkd.taskmanager.session.spark import real_time_source
 
 
 class TaskNotBuilt(MinflinkError):
@@ -49,6 +50,8 @@ class Plan:
     exchanges: dict[int, VertexId] = field(default_factory=dict)  # line of the offset log -> exchange
     watermarks: dict[VertexId, Any] = field(default_factory=dict)  # input -> key in Spark's watermark tracker
     inputs: list[ExchangeSource] = field(default_factory=list)
+    real_time: str | None = None  # the key of its sources, if it runs in real-time mode
+    shuffled: tuple[int, ...] = ()  # in real-time mode: the partitions of each shuffle, when it was planned
 
     def rows_for(self, sink: Vertex) -> DataFrame | None:
         """Return a frame with the columns that a sink gets; None if a vertex before it has a fault."""
@@ -56,9 +59,11 @@ class Plan:
         return self.frame if sink.inputs else no_rows(self.spark, sink.sink)
 
     def release(self) -> None:
-        """Release the exchange sources, once no query of the plan runs or will run. Idempotent."""
+        """Release its own sources, once no query of the plan runs or will run. Idempotent."""
         for source in self.inputs:
             source.release()
+        if self.real_time is not None:
+            real_time_source.release(self.spark, self.real_time)
 
     def require(self) -> DataFrame:
         """Return the frame of a plan without faults. Raises TaskNotBuilt."""

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,27 +18,27 @@ import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from minflinkd.jobgraph.model import OutputMode
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.taskmanager.exchange.channels import TaskChannels
 from minflinkd.taskmanager.exchange.log import Entry, EntryKind
-from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
 from minflinkd.taskmanager.session.exchange.opening import exchange_positions
 from minflinkd.taskmanager.session.exchange.writing import ExchangeSink
 from minflinkd.taskmanager.session.plan.plan import Plan
-from minflinkd.taskmanager.session.plan.watermarks import Watermarks, is_idle
-from minflinkd.taskmanager.session.query.disk_space import DiskSpace
+from minflinkd.taskmanager.session.plan.watermarks import Watermarks, finds_input, is_idle
+from minflinkd.taskmanager.session.query.admission import Admission
 from minflinkd.taskmanager.session.query.progress import Progress
-from minflinkd.taskmanager.session.query.run import Gate
+from minflinkd.taskmanager.session.query.run import Gate, SparkRun
 from minflinkd.taskmanager.session.sinks import TaskSinks
 from minflinkd.taskmanager.session.spark import steady_plans
+from minflinkd.taskmanager.session.spark.callback import BatchCallback
 from minflinkd.taskmanager.session.spark.failures import BatchFailed, QueryEnded, batch_failure, input_failure
 from minflinkd.taskmanager.session.state import snapshot
 
 log = structlog.get_logger(__name__)
 
-_LOOK = 1.0  # seconds between two checks of the disks
 _SHUFFLE = re.compile(r"(?<!\w)Exchange ")  # in Spark's text of a plan; a BroadcastExchange shuffles nothing
 
 
@@ -69,9 +69,7 @@ def shuffles(execution: Any) -> bool:
 class MicroBatches:
     """Processes the micro-batches of one query.
 
-    `max_backlog`: bytes that readers may be behind in the query's exchange before a micro-batch waits (J10).
-    `tasks`: see `spark_tasks`; another thread may change it. `space`: a micro-batch waits while a disk that it writes
-    to is nearly full (A14).
+    `tasks`: see `spark_tasks`; another thread may change it.
     `published`: called after each micro-batch, with its number and the seconds that it took. `error`: why one failed.
     """
 
@@ -79,15 +77,15 @@ class MicroBatches:
     sinks: TaskSinks
     channels: TaskChannels
     exchange: ExchangeSink | None
-    max_backlog: int
-    space: DiskSpace
+    admission: Admission
     watermarks: Watermarks
     checkpoint: Path
     progress: Progress
-    backpressure: Backpressure
     tasks: int | None
     stopping: threading.Event
     gate: Gate
+    callback: BatchCallback
+    trigger_interval: float
     published: Callable[[int, float], None]
     error: ErrorInfo | None = None
 
@@ -96,7 +94,9 @@ class MicroBatches:
         failure = None
         try:
             self.gate.run()  # wait for the state stores that are left to this run
-            self._await_room()
+            # Before the micro-batch is computed, so that the one before can be checkpointed meanwhile. But Spark has
+            # computed already what it broadcasts, and stages of an adaptive plan.
+            self.admission.wait()
             self.progress.began()
             self._write(frame, epoch)
         except BaseException as error:  # user code may raise even SystemExit
@@ -112,31 +112,6 @@ class MicroBatches:
         """Record that an exchange could not be read for a micro-batch."""
         if not self.stopping.is_set():
             self.error = input_failure(error)
-
-    def _await_room(self) -> None:
-        """Wait while a disk is nearly full, readers are too far behind (J10), or a stop checkpoint holds batches back.
-
-        Waits before the micro-batch is computed, so that the one before can be checkpointed meanwhile. But Spark has
-        computed already what it broadcasts, and stages of an adaptive plan.
-        Raises QueryEnded.
-        """
-        pause = 0.005
-        full, look_at = "", 0.0
-        while not self.stopping.is_set():
-            if time.monotonic() >= look_at:
-                before, full, look_at = full, self.space.lacking(), time.monotonic() + _LOOK
-                if full and not before:
-                    log.warning("a task waits: a disk is nearly full", space=full)
-                    self.channels.drop_consumed()
-            if full or (self.exchange is not None and self.channels.backlog() > self.max_backlog):
-                self.backpressure.hold(full)
-            else:
-                self.backpressure.let_go()
-                if self.channels.begin():
-                    return
-            self.stopping.wait(pause)
-            pause = min(pause * 1.5, 0.05)
-        raise QueryEnded("the attempt stopped before this micro-batch")
 
     def _write(self, frame: DataFrame, epoch: int) -> None:
         began = time.monotonic()
@@ -162,6 +137,18 @@ class MicroBatches:
 
     def _began_ms(self, epoch: int) -> int:
         return int(snapshot.read_offsets(self.checkpoint, epoch).metadata["batchTimestampMs"])
+
+    def prepare(self, writer: DataStreamWriter) -> None:
+        """Set how a run of the query writes, before it starts."""
+        self.callback.attach(writer)
+        writer.trigger(processingTime=f"{round(self.trigger_interval * 1000)} milliseconds")
+
+    def followed(self, run: SparkRun) -> AbstractContextManager[None]:
+        """Spark calls `process` in each micro-batch, so nothing needs to follow a run."""
+        return nullcontext()
+
+    def finds_input(self, execution: Any) -> bool | None:
+        return finds_input(execution)
 
     def look_at_exchanges(self) -> None:
         """Read what has arrived from exchanges, and forward watermarks, while no micro-batch runs."""

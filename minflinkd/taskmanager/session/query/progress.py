@@ -23,8 +23,12 @@ LONG = 10.0  # seconds after which it is told that a micro-batch still runs
 class Progress:
     """Collects an attempt's metrics. Thread-safe: micro-batches finish on one thread, another one calls `tell`."""
 
-    def __init__(self, tell: Callable[[TaskMetrics], None], backpressure: Backpressure) -> None:
+    def __init__(
+        self, tell: Callable[[TaskMetrics], None], backpressure: Backpressure, *, batches_are_work: bool = True
+    ) -> None:
+        """`batches_are_work`: False if a batch mostly waits for rows, as in real-time mode."""
         self._tell = tell
+        self._batches_are_work = batches_are_work
         self._began: float | None = None  # the running micro-batch, in seconds since 1970
         self._backpressure = backpressure
         self._received = time.monotonic()
@@ -99,7 +103,10 @@ class Progress:
                 if report["batchId"] <= self._finished_epoch and metrics.is_executed(report):
                     rows = metrics.rows_by_source(report, source_names, scans)
                     once = sum(rows.values()) if any(times != 1 for times in scans.values()) else None
+                    busy_ms = after.busy_ms
                     after = metrics.advance(after, report, once)
+                    if not self._batches_are_work:
+                        after = msgspec.structs.replace(after, busy_ms=busy_ms)
                     after = metrics.with_offsets(after, report, source_names)
                     self._rows.has_read(report["batchId"], rows)
                     after = metrics.with_advance(after, report, source_names, exchanges)

@@ -30,19 +30,21 @@ from minflinkd.taskmanager.child.protocol import NotResizable, SnapshotTaken, Ta
 from minflinkd.taskmanager.exchange.log import ExchangeDamaged
 from minflinkd.taskmanager.session.exchange.backpressure import Backpressure
 from minflinkd.taskmanager.session.plan import bounded
-from minflinkd.taskmanager.session.plan.watermarks import Watermarks, finds_input
+from minflinkd.taskmanager.session.plan.watermarks import Watermarks
+from minflinkd.taskmanager.session.query.admission import Admission
 from minflinkd.taskmanager.session.query.batch_input import failed_input
 from minflinkd.taskmanager.session.query.batches import MicroBatches, shuffles, spark_tasks
 from minflinkd.taskmanager.session.query.building import BuiltTask
 from minflinkd.taskmanager.session.query.disk_space import DiskSpace, written_to
 from minflinkd.taskmanager.session.query.ending import Ending
 from minflinkd.taskmanager.session.query.progress import Progress
+from minflinkd.taskmanager.session.query.real_time import RealTimeBatches
 from minflinkd.taskmanager.session.query.run import Gate, SparkRun
 from minflinkd.taskmanager.session.query.snapshotter import Snapshotter
 from minflinkd.taskmanager.session.query.stopped import StoppedQuery
 from minflinkd.taskmanager.session.query.work import Workload, partitions
 from minflinkd.taskmanager.session.restore.continuation import Standing
-from minflinkd.taskmanager.session.spark import steady_plans
+from minflinkd.taskmanager.session.spark import real_time_source, steady_plans
 from minflinkd.taskmanager.session.spark.callback import ATTEMPT_KEY
 from minflinkd.taskmanager.session.spark.failures import QueryEnded, hidden, query_failure
 from minflinkd.taskmanager.session.spark.scheduling import bad_records, pool
@@ -89,10 +91,49 @@ class RunningQuery:
         self._parking = threading.Lock()
         self._watched = threading.Event()
         self._backpressure = Backpressure()
-        self._progress = Progress(events.batch_finished, self._backpressure)
+        in_batches = built.plan.real_time is None
+        self._progress = Progress(events.batch_finished, self._backpressure, batches_are_work=in_batches)
         self._workload = Workload(built.engine.partitions)
         self._look_at = 0.0  # monotonic
         self.resting: Future[None] | None = None  # in tests of jobs, see `stepping`
+        output = built.request.output
+        admission = Admission(
+            channels=built.channels,
+            space=DiskSpace(written_to(built.request.directory, built.plan.sinks), built.request.min_free),
+            max_backlog=output.max_backlog if output is not None else None,
+            backpressure=self._backpressure,
+            stopping=ending.over,
+        )
+        self.batches: MicroBatches | RealTimeBatches
+        if (key := built.plan.real_time) is not None:
+            self.batches = RealTimeBatches(
+                plan=built.plan,
+                control=real_time_source.control(built.engine.session, key),
+                channels=built.channels,
+                checkpoint=self.checkpoint,
+                progress=self._progress,
+                admission=admission,
+                other_tasks=sum(max(shuffle, built.start.partitions) for shuffle in built.plan.shuffled),
+                stopping=ending.over,
+                gate=self._gate,
+            )
+        else:
+            self.batches = MicroBatches(
+                plan=built.plan,
+                sinks=built.sinks,
+                channels=built.channels,
+                exchange=built.exchange,
+                admission=admission,
+                watermarks=Watermarks(built.engine.session, built.plan.watermarks, stateful=built.plan.keeps_state),
+                checkpoint=self.checkpoint,
+                progress=self._progress,
+                tasks=spark_tasks(built.plan, built.request.task.parallelism, built.start.partitions),
+                stopping=ending.over,
+                gate=self._gate,
+                callback=built.engine.callback,
+                trigger_interval=built.request.job.trigger_interval,
+                published=self._published,
+            )
         self._snapshots = Snapshotter(
             self.checkpoint,
             built.plan.operators,
@@ -100,23 +141,7 @@ class RunningQuery:
             built.sinks.ledgers,
             ending.over.is_set,
             Path(built.request.directory),
-        )
-        output = built.request.output
-        self.batches = MicroBatches(
-            plan=built.plan,
-            sinks=built.sinks,
-            channels=built.channels,
-            exchange=built.exchange,
-            max_backlog=output.max_backlog if output is not None else 0,
-            space=DiskSpace(written_to(built.request.directory, built.plan.sinks), built.request.min_free),
-            watermarks=Watermarks(built.engine.session, built.plan.watermarks, stateful=built.plan.keeps_state),
-            checkpoint=self.checkpoint,
-            progress=self._progress,
-            backpressure=self._backpressure,
-            tasks=spark_tasks(built.plan, built.request.task.parallelism, built.start.partitions),
-            stopping=ending.over,
-            gate=self._gate,
-            published=self._published,
+            self.batches if isinstance(self.batches, RealTimeBatches) else None,
         )
 
     def open(self, stores_of: str | None) -> None:
@@ -129,12 +154,9 @@ class RunningQuery:
         self._plan.spark.conf.set(ATTEMPT_KEY, self._request.attempt_id)
         # User code of sinks has run since the plan was built.
         steady_plans.hold(self._plan.spark, stateful=self._plan.keeps_state)
-        writer = (
-            self._built.frame.writeStream.outputMode(self._plan.output_mode.value)
-            .option("checkpointLocation", str(self.checkpoint))
-            .trigger(processingTime=f"{round(job.trigger_interval * 1000)} milliseconds")
-        )
-        self._engine.callback.attach(writer)
+        writer = self._built.frame.writeStream.outputMode(self._plan.output_mode.value)
+        writer.option("checkpointLocation", str(self.checkpoint))
+        self.batches.prepare(writer)
         interval = self._plan.spark.conf.get("spark.sql.streaming.fileSource.log.compactInterval", "10")
         source_log.keep_intervals(self.checkpoint, int(interval or 10))
         context, bad = self._engine.session.spark.sparkContext, self._built.sinks.bad_records
@@ -180,6 +202,10 @@ class RunningQuery:
     def _follow(self) -> SparkRun:
         """Report progress until the present run has ended. Returns it."""
         run = self._gate.run()
+        with self.batches.followed(run):
+            return self._report_until_ended(run)
+
+    def _report_until_ended(self, run: SparkRun) -> SparkRun:
         while True:
             with suppress(PySparkException, Py4JError):
                 run.java.awaitTermination(round(_WATCH * 1000))
@@ -314,7 +340,7 @@ class RunningQuery:
 
     def _look_for_input(self, run: SparkRun) -> None:
         """Report whether the query waits for input: then nobody needs to wait for its first micro-batch."""
-        found = finds_input(run.execution)
+        found = self.batches.finds_input(run.execution)
         if found is not None:
             self._progress.waits(not found)
         if found is False:  # there may be none for days: look less often

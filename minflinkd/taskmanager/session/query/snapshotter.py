@@ -18,6 +18,7 @@ from minflinkd.taskmanager.child.protocol import SnapshotFailed, SnapshotFile, S
 from minflinkd.taskmanager.exchange.channels import UNREAD, WATERMARK, CheckpointEnded, CutState, TaskChannels
 from minflinkd.taskmanager.exchange.log import ExchangeDamaged
 from minflinkd.taskmanager.placing import link_or_copy
+from minflinkd.taskmanager.session.query.real_time import RealTimeBatches
 from minflinkd.taskmanager.session.state import snapshot
 from minflinkd.taskmanager.session.state.ledger import Ledger
 
@@ -39,13 +40,16 @@ class Snapshotter:
         ledgers: Sequence[Ledger],
         ended: Callable[[], bool],
         staged: Path,
+        real_time: RealTimeBatches | None = None,
     ) -> None:
+        """`real_time`: batches that must be ended for a snapshot."""
         self._checkpoint = checkpoint
         self._operators = operators
         self._channels = channels
         self._ledgers = ledgers
         self._ended = ended
         self._staged = staged
+        self._real_time = real_time
         self._lock = threading.Lock()
         self._taken: dict[int, int] = {}  # checkpoint -> micro-batch, not confirmed yet
         self._aborted: set[int] = set()
@@ -76,9 +80,13 @@ class Snapshotter:
     def _take(self, request: TakeSnapshot, target: Path, unread: Path) -> SnapshotTaken:
         began = time.monotonic()
         deadline = began + request.timeout
+        if self._real_time is not None and not request.stop:
+            self._real_time.reach_boundary(lambda: self._check_waiting(request, deadline, "the batch did not end"))
         # A micro-batch that Spark has begun to plan may still belong to the cut of a stop checkpoint.
         planned = snapshot.read_boundary(self._checkpoint).started if request.stop else -1
         self._channels.trigger(request.checkpoint_id, unread, oldest=request.oldest, stop=request.stop, planned=planned)
+        if self._real_time is not None and request.stop:
+            self._real_time.end_batch()  # the cut waits for its end, and no other batch begins
         made = self._await_cut(request, deadline)
         self._await_commit(request, made.batch_id, deadline)
         reached = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from minflinkd.taskmanager.child.protocol import TaskRunning
+from minflinkd.taskmanager.session.query.batches import MicroBatches
 from minflinkd.taskmanager.session.query.building import BuiltTask
 from minflinkd.taskmanager.session.query.ending import Ending
 from minflinkd.taskmanager.session.query.running import Events, RunningQuery
@@ -19,7 +20,8 @@ def start(built: BuiltTask, events: Events, ending: Ending) -> tuple[RunningQuer
     began = time.monotonic()
     try:
         query = RunningQuery(built, events, ending)
-        engine.callback.register(attempt_id, query.batches.process)
+        if isinstance(query.batches, MicroBatches):
+            engine.callback.register(attempt_id, query.batches.process)
         try:
             for source in built.plan.inputs:
                 source.bind(built.channels, lambda: engine.callback.called_by(attempt_id), query.batches.input_failed)

@@ -144,6 +144,7 @@ def settings(config: SessionConfig, classes: Path | None = None, options: Sequen
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.shuffle.partitions": str(config.slots),
+        "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "5",  # in real-time mode, for each shuffle; default: 50
         **steady_plans.SETTINGS,
         # State: versions have unique file names, each micro-batch writes changelogs, snapshots are made in the
         # background (C10a).

@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame
 from minflinkd.rpc.plan_sources import EXCHANGE
 from minflinkd.rpc.snapshot import Meant, PlanNode
 from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.session.spark import real_time_source
 from minflinkd.taskmanager.session.spark.failures import hidden
 from minflinkd.taskmanager.session.spark.session import Session
 from minflinkd.taskmanager.session.state.meaning import meanings
@@ -180,7 +181,7 @@ def _format(leaf: Any) -> str:
     if str(leaf.nodeName()) == _EXCHANGE_NODE:
         return EXCHANGE
     try:
-        return str(leaf.sourceName()).partition("[")[0]
+        return real_time_source.format_of(leaf).partition("[")[0]
     except Py4JError:
         return str(leaf.nodeName())
 
