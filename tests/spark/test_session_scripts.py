@@ -189,6 +189,23 @@ rows.writeStream.trigger(availableNow=True).start("/data/c").awaitTermination()
     )
 
 
+@pytest.mark.slow  # it takes the time that a script has
+async def test_a_query_that_a_script_does_not_come_to_in_its_time_is_refused(child: Child, tmp_path: Path) -> None:
+    """The job would run without it, and nobody would know."""
+    text = f"""{HEAD}
+import time
+rows.writeStream.format("console").start()
+end = time.monotonic() + 300
+while time.monotonic() < end:
+    pass
+rows.writeStream.format("console").start()
+"""
+    (fault,) = (await queries(child, *written(tmp_path, text))).faults
+    last = text.splitlines().index("    pass") + 2
+    assert fault.line == last
+    assert fault.problem.startswith("this query starts after a wait in line ")
+
+
 async def test_a_query_that_a_thread_of_the_script_starts_is_recorded(child: Child, tmp_path: Path) -> None:
     """Otherwise a query that nobody knows would run in the TaskManager."""
     text = f"""{HEAD}

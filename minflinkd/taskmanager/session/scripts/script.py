@@ -128,11 +128,14 @@ class Script:
                 names = {"__name__": "__main__", "__file__": self._file, "__builtins__": self._builtins}
                 exec(program, names)  # noqa: S102 - the job's own code, as `python script.py` would
         except ScriptEnds:
+            line = _line(self._file)
             if not recording.queries:
-                where = _line(self._file)
+                where = f", and was in line {line}" if line else ""
                 raise ScriptFailed(
                     f"the script has started no query in {LONGEST:g} s{where}", hint="what does it wait for?"
                 ) from None
+            if recording.waited is None:  # its time was over: queries may follow that it has not come to
+                recording.waited = (line, True)
         except BaseException as error:
             # A script that catches everything may exit when it is ended.
             if recording.waited is None and (number is None or len(recording.queries) < number):
@@ -174,7 +177,7 @@ def _limited() -> Iterator[None]:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)
 
 
-def _line(file: str) -> str:
-    """Return where the script was when ScriptEnds was raised."""
+def _line(file: str) -> int:
+    """Return in which line the script was when ScriptEnds was raised; 0: not known."""
     found = [frame.lineno for frame in traceback.extract_tb(sys.exc_info()[2]) if frame.filename == file]
-    return f", and was in line {found[-1]}" if found else ""
+    return (found[-1] or 0) if found else 0
