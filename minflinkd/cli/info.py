@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         JobExceptions,
         JobInfo,
         JobVertex,
+        RealTimeInfo,
         RepeatedRestarts,
         SinkInfo,
         TaskManager,
@@ -102,6 +103,17 @@ def _compacted(sink: SinkInfo, now: int) -> str:
     return f"; compacted {duration(now - told.last)} ago, {joined}{deleted}{overtaken} in all"
 
 
+def _real_time(told: RealTimeInfo) -> str:
+    latency, pause = "", ""
+    if told.latency_p50 is not None:
+        latency = (
+            f"; latency {told.latency_p50:,} ms (99 %: {told.latency_p99:,} ms, longest {told.latency_longest:,} ms)"
+        )
+    if told.cut_pause is not None:
+        pause = f"; the last pause was {told.cut_pause:,.0f} ms"
+    return f"{told.rows_per_second:,.0f} rows/s{latency}{pause}"
+
+
 def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions) -> None:
     from minflinkd.runtime.errors import in_a_line
 
@@ -121,6 +133,9 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
     click.echo(f", the last took {duration(last.end_to_end_duration)}, {size(last.state_size)}" if last else "")
     for sink in job.minflinkd.sinks:
         click.echo(f"Sink {sink.vertex}: {sink.format}, {sink.delivery}{_published(sink)}{_compacted(sink, job.now)}")
+    for task in job.vertices:
+        if (figures := task.minflinkd.real_time) is not None:
+            click.echo(f"Real-time: {task.name}: {_real_time(figures)}")
     if job.minflinkd.bad_records:
         counts_of = (f"{count:,} of {vertex}" for vertex, count in sorted(job.minflinkd.bad_records.items()))
         click.echo(f"Bad records: {', '.join(counts_of)}")

@@ -23,7 +23,9 @@ STUCK_FACTOR = 5.0  # times the one before: a job whose micro-batches always tak
 
 
 def _slow(facts: JobFacts) -> Iterator[TaskDetails]:
-    return (task for task in facts.running_tasks() if task.metrics.batch_ms >= SLOW)
+    """Yield the tasks with a slow micro-batch. In real-time mode, a batch mostly waits for rows."""
+    slow = (task for task in facts.running_tasks() if task.metrics.batch_ms >= SLOW)
+    return (task for task in slow if task.metrics.real_time is None)
 
 
 def source_slow(facts: JobFacts) -> Iterator[Finding]:
@@ -165,7 +167,8 @@ def stuck_micro_batch(facts: JobFacts) -> Iterator[Finding]:
 
 def keeps_up(metrics: TaskMetrics) -> bool:
     """Whether the task processes what there is at once."""
-    return metrics.batch_ms < SLOW and not metrics.backpressured and metrics.batch_since_ms is None
+    quick = metrics.batch_ms < SLOW or metrics.real_time is not None
+    return quick and not metrics.backpressured and metrics.batch_since_ms is None
 
 
 def _sources(task: TaskDetails) -> str:

@@ -13,6 +13,7 @@ from minflinkd.dispatcher.job_store import StoredJob
 from minflinkd.dispatcher.libraries import libraries
 from minflinkd.dispatcher.options import DispatcherOptions, checkpoint_options, checkpointing_of_tasks
 from minflinkd.jobgraph.model import JobGraph, version_of
+from minflinkd.jobgraph.real_time import execution_of
 from minflinkd.jobmaster.job import AcceptedJob, JobStorage, Succession
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.rpc.jobs import JobDetails
@@ -100,7 +101,7 @@ class JobMasterFactory:
             artifacts=tuple(ArtifactRef(name=a.name, key=a.key or "", size=a.size) for a in graph.artifacts),
             spark=graph.spark,
             trigger_interval=float(graph.trigger_interval),
-            execution=graph.execution,
+            execution=execution_of(graph),
             libraries=libraries(graph),
             version=version_of(graph),
         )

@@ -98,7 +98,7 @@ class Analyzer:
             tasks = await asyncio.to_thread(chain, graph)
             request = _question(context(job_id, graph), graph, tasks, held=dict(await held(graph)))
             analysis = await self._analyze(copy(request, explain=explain), self.session_timeout())
-            analysis = copy(analysis, notes=notes)
+            analysis = copy(analysis, notes=(*notes, *analysis.notes))
             faults = analysis.faults
         if faults:
             raise InvalidJobGraph(faults)

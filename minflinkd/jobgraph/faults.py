@@ -74,6 +74,10 @@ class Faults:
         """Whether further faults are only counted. Then it is not worth looking for hints."""
         return len(self._found) >= MOST
 
+    @property
+    def found(self) -> tuple[GraphFault, ...]:
+        return tuple(self._found.values())
+
     def may_guess(self) -> bool:
         """Whether to look for what one more word stands for. That takes time, and a document may have many words."""
         self._guesses += 1

@@ -61,6 +61,7 @@ class Execution(StrEnum):
 
     MICRO_BATCH = "micro-batch"
     REAL_TIME = "real-time"  # each row is handed on at once (T1)
+    AUTO = "auto"  # in real-time mode where that changes nothing but the time, otherwise in micro-batches
 
 
 class Externalized(StrEnum):

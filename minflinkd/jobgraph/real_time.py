@@ -7,9 +7,11 @@ mode does not have) is found when the task is analysed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from minflinkd.jobgraph.chaining import chain, cut_reasons
 from minflinkd.jobgraph.delivery import delivery_of
-from minflinkd.jobgraph.faults import Faults, at, show, vertex_path
+from minflinkd.jobgraph.faults import Faults, GraphFault, at, show, vertex_path
 from minflinkd.jobgraph.model import (
     Delivery,
     Execution,
@@ -19,6 +21,7 @@ from minflinkd.jobgraph.model import (
     RuntimeMode,
     Sink,
     Source,
+    Task,
     Vertex,
 )
 
@@ -30,14 +33,7 @@ def check_real_time(graph: JobGraph, faults: Faults) -> None:
     if graph.execution is not Execution.REAL_TIME:
         return
     _check_settings(graph, faults)
-    for vertex in graph.vertices:
-        path = vertex_path(vertex.id)
-        if vertex.on_bad_record is not None:
-            faults.add(at(path, "on-bad-record"), "in real-time mode bad records cannot be told from others", _INSTEAD)
-        if vertex.source is not None:
-            _check_source(vertex.source, at(path, "source"), faults)
-        if vertex.sink is not None:
-            _check_sink(vertex, vertex.sink, path, faults)
+    _check_vertices(graph.vertices, faults)
     if graph.script is None and not faults.touch("vertices"):
         _check_tasks(graph, faults)
 
@@ -54,6 +50,41 @@ def _check_settings(graph: JobGraph, faults: Faults) -> None:
         faults.add("recovery", problem, "leave one of the two out")
     if graph.script is not None:
         faults.add("execution", "the queries of a script run in micro-batches", "write the job as a job file")
+
+
+def execution_of(graph: JobGraph) -> Execution:
+    """Return how the tasks of a valid job are to run: `auto` means micro-batches if its settings allow nothing else."""
+    if graph.execution is Execution.AUTO:
+        faults = Faults()
+        _check_settings(graph, faults)
+        if any(map(faults.touch, ("execution", "trigger-interval", "recovery"))):
+            return Execution.MICRO_BATCH
+    return graph.execution
+
+
+def why_not(task: Task) -> GraphFault | None:
+    """Return why this task of a valid job cannot run in real-time mode; None if only Spark may know a reason."""
+    faults = Faults()
+    _check_vertices(task.vertices, faults)
+    if faults.found:
+        return faults.found[0]
+    for edges in (task.inputs, task.readers):
+        if edges:
+            return GraphFault(path=vertex_path(task.end), problem="in real-time mode there are no exchanges")
+    if len(task.result_sinks) > 1:
+        return GraphFault(path=vertex_path(task.result_sinks[1].id), problem="in real-time mode a query has one sink")
+    return None
+
+
+def _check_vertices(vertices: Iterable[Vertex], faults: Faults) -> None:
+    for vertex in vertices:
+        path = vertex_path(vertex.id)
+        if vertex.on_bad_record is not None:
+            faults.add(at(path, "on-bad-record"), "in real-time mode bad records cannot be told from others", _INSTEAD)
+        if vertex.source is not None:
+            _check_source(vertex.source, at(path, "source"), faults)
+        if vertex.sink is not None:
+            _check_sink(vertex, vertex.sink, path, faults)
 
 
 def _check_source(source: Source, path: str, faults: Faults) -> None:

@@ -346,6 +346,11 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
             "Seconds that a task's readers have held back its current attempt.",
             lambda t: t.backpressured_time,
         ),
+        (
+            "minflinkd_task_cut_pause_seconds",
+            "Seconds for which the last end of a batch in real-time mode kept rows waiting.",
+            lambda t: t.cut_pause,
+        ),
     ]
     for name, text, value in gauges:
         family = GaugeMetricFamily(name, text, labels=["job", "task"])
@@ -353,6 +358,15 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
             if (now := value(task)) is not None:
                 family.add_metric([job, task.task_id], now)
         yield family
+    latencies = GaugeMetricFamily(
+        "minflinkd_task_latency_seconds",
+        "In real-time mode, seconds from the time of a record until the stage that read it was done with it.",
+        labels=["job", "task", "quantile"],
+    )
+    for job, task in samples:
+        for share, seconds in task.latencies.items():
+            latencies.add_metric([job, task.task_id, share], seconds)
+    yield latencies
     by_vertex: list[tuple[str, str, Callable[[TaskSample], dict[str, int]]]] = [
         (
             "minflinkd_task_bad_records",

@@ -49,6 +49,8 @@ class TaskSample(msgspec.Struct, frozen=True, kw_only=True):
     bad_records: dict[str, int] = {}  # by the vertex that found them
     compacted_files: dict[str, int] = {}  # by the sink
     failed_compactions: dict[str, int] = {}
+    latencies: dict[str, float] = {}  # in real-time mode: by quantile, in seconds
+    cut_pause: float | None = None  # in real-time mode: seconds
     output_backlog: int = 0  # bytes
     backpressured: bool = False
     backpressured_time: float = 0.0

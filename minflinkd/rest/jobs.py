@@ -36,6 +36,7 @@ from minflinkd.rest.schemas import (
     JobStatusInfo,
     JobSummary,
     JobVertex,
+    RealTimeInfo,
     Recovery,
     RepeatedRestarts,
     SinkInfo,
@@ -53,7 +54,7 @@ from minflinkd.rpc.jobs import (
     RepeatedFailures,
     TaskDetails,
 )
-from minflinkd.rpc.messages import SinkCompactions
+from minflinkd.rpc.messages import RealTimeFigures, SinkCompactions
 from minflinkd.storage.masking import masked
 
 _MOST_EXCEPTIONS = InQuery("maxExceptions", "How many failures to show", whole(most=2**31 - 1), 20)  # as in Flink
@@ -340,6 +341,20 @@ def task_info(details: TaskDetails) -> TaskInfo:
         phases=details.phases,
         batch_phases=metrics.batch_phases,
         slot_sharing_group=details.task.slot_sharing_group,
+        real_time=_real_time(metrics.real_time),
+    )
+
+
+def _real_time(told: RealTimeFigures | None) -> RealTimeInfo | None:
+    if told is None:
+        return None
+    return RealTimeInfo(
+        read_records=told.rows,
+        rows_per_second=told.rows_per_second,
+        latency_p50=told.p50_ms,
+        latency_p99=told.p99_ms,
+        latency_longest=told.longest_ms,
+        cut_pause=told.cut_pause_ms,
     )
 
 

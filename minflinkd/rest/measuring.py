@@ -20,7 +20,7 @@ from minflinkd.rest.backend import Backend
 from minflinkd.rest.blobs import BlobListing
 from minflinkd.rest.jvm import jvm_sample, memory
 from minflinkd.rpc.jobs import GetJob, JobDetails, JobOverview, JobStatus, RepeatedFailures, TaskDetails
-from minflinkd.rpc.messages import Request, SessionPhase
+from minflinkd.rpc.messages import RealTimeFigures, Request, SessionPhase
 from minflinkd.runtime.errors import MinflinkError
 
 R = TypeVar("R")
@@ -137,6 +137,8 @@ def _task_sample(details: TaskDetails) -> TaskSample:
         bad_records=bad_records(details.task, details.rows),
         compacted_files={sink: told.files for sink, told in metrics.compactions.items()},
         failed_compactions={sink: told.failed for sink, told in metrics.compactions.items()},
+        latencies=_latencies(metrics.real_time),
+        cut_pause=_cut_pause(metrics.real_time),
         batch_duration=metrics.batch_ms / 1000,
         state_rows=metrics.state_rows,
         state_bytes=metrics.state_bytes,
@@ -146,6 +148,17 @@ def _task_sample(details: TaskDetails) -> TaskSample:
         backpressured=metrics.backpressured,
         backpressured_time=metrics.backpressured_ms / 1000,
     )
+
+
+def _latencies(told: RealTimeFigures | None) -> dict[str, float]:
+    """Return the latencies by quantile; none without rows."""
+    if told is None or told.p50_ms is None or told.p99_ms is None or told.longest_ms is None:
+        return {}
+    return {"0.5": told.p50_ms / 1000, "0.99": told.p99_ms / 1000, "1": told.longest_ms / 1000}
+
+
+def _cut_pause(told: RealTimeFigures | None) -> float | None:
+    return told.cut_pause_ms / 1000 if told is not None and told.cut_pause_ms is not None else None
 
 
 def _offsets(texts: Mapping[str, str]) -> dict[tuple[str, str], float]:

@@ -17,6 +17,7 @@ import pytest
 
 from minflinkd.runtime.errors import MinflinkError
 from tests.cluster import Cluster, free_port, running_cluster
+from tests.e2e.command import minflinkd
 from tests.faults.hot_restarts import restarted
 from tests.faults.test_rescale_in_place import rescaled
 from tests.servers.apache_kafka import ApacheKafka, Record
@@ -152,6 +153,15 @@ async def test_versions_and_widths_follow_each_other_and_write_each_row_once(
     async with cluster_with(apache_kafka, tmp_path) as cluster, job.fed():
         job_id = await cluster.submit(job.write("v1"))
         await job.goes_on("v1")
+
+        async def told() -> bool:
+            (task,) = (await cluster.client.job(job_id)).vertices
+            figures = task.minflinkd.real_time
+            return figures is not None and figures.latency_p50 is not None and figures.cut_pause is not None
+
+        await until(told, "latencies and the pause of a checkpoint")
+        _, shown, _ = await minflinkd(cluster, "info", job_id)
+        assert "Real-time: events -> numbers -> counts -> out: " in shown
         assert (await restarted(cluster, job_id, job.write("v2"))).state == "completed"
         await job.goes_on("v2")
         assert (await rescaled(cluster, job_id, 2)).state == "completed"

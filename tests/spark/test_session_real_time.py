@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from minflinkd.jobgraph.model import Execution, Task, Vertex, Watermark
-from minflinkd.rpc.messages import JobContext
+from minflinkd.jobgraph.model import Execution, OutputMode, Task, Vertex, Watermark
+from minflinkd.rpc.messages import JobContext, RealTimeFigures
+from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AttemptId
 from minflinkd.taskmanager.child import protocol as p
 from tests.servers.apache_kafka import ApacheKafka, Record
@@ -136,10 +137,13 @@ async def test_rows_appear_while_a_batch_runs_and_a_checkpoint_ends_it(child: Ch
     assert first.metrics.rows_in > 0, "the first rows end their batch, so that it is known that there were some"
     await line.produce(range(100, 200))
     await line.shows(even(200), once=True)
+    await child.notice(p.BatchFinished, lambda n: n.attempt_id == attempt and _timed(n.metrics.real_time))
     taken, files = await snapshot(child, attempt, 1)
     assert json.loads(taken.source_offsets["events"]) == {"at-once-in": {str(n): 40 for n in range(5)}}
     assert taken.rows.read == {"events": 200}
     assert taken.rows.written == {"out": 100}
+    told = await child.notice(p.BatchFinished, lambda n: n.attempt_id == attempt and _paused(n.metrics.real_time))
+    assert told.metrics.real_time.rows == 200, "rows are told of before their batch ends, and since the attempt began"
     again, _ = await snapshot(child, attempt, 2)
     assert again.source_offsets == taken.source_offsets, "a checkpoint without new rows is one, too"
     await child.stop(attempt)
@@ -147,6 +151,14 @@ async def test_rows_appear_while_a_batch_runs_and_a_checkpoint_ends_it(child: Ch
     await line.produce(range(200, 300))
     await line.shows(even(300), once=True)
     await child.stop(attempt)
+
+
+def _timed(told: RealTimeFigures | None) -> bool:
+    return told is not None and told.rows == 200 and told.longest_ms is not None and told.longest_ms < 60_000
+
+
+def _paused(told: RealTimeFigures | None) -> bool:
+    return told is not None and told.rows == 200 and told.cut_pause_ms is not None and told.cut_pause_ms > 0
 
 
 async def test_state_is_exact_after_a_stop_and_after_a_loss(child: Child, apache_kafka: ApacheKafka) -> None:
@@ -351,3 +363,45 @@ async def test_queries_of_all_kinds_show_the_same_as_over_all_rows(child: Child,
         await until(complete, kind)
     for attempt in attempts:
         await child.stop(attempt)
+
+
+async def test_auto_takes_real_time_mode_where_it_changes_nothing_but_the_time(
+    child: Child, apache_kafka: ApacheKafka, tmp_path: Path
+) -> None:
+    """The analysis says which mode a task takes, and why (T1)."""
+    line = await pipeline(child, apache_kafka, "auto", COUNTS, partitions=1)
+    (tmp_path / "acme.py").write_text(CODE)
+    artifacts = {"acme.py": str(tmp_path / "acme.py")}
+    context = msgspec.structs.replace(line.context(), execution=Execution.AUTO)
+
+    async def note(*vertices: Vertex, out: Vertex) -> str:
+        found = await child.ask(p.AnalyzeTasks(job=context, tasks=(task(*vertices, out),), artifacts=artifacts))
+        assert not found.faults
+        (told,) = found.notes
+        return told
+
+    numbers = (line.events(), sql("numbers", NUMBERS, "events"))
+    update = msgspec.structs.replace(line.sink(), output_mode=OutputMode.UPDATE)
+    real_time, other = "task events runs in real-time mode", "task events runs in micro-batches: "
+    assert await note(*numbers, sql("rows", EVEN, "numbers"), out=line.sink()) == real_time
+    assert await note(*numbers, sql("rows", COUNTS, "numbers"), out=line.sink()) == real_time, "append is not possible"
+    doubled = await note(*numbers, python("rows", "acme:doubled", "numbers"), out=line.sink())
+    assert doubled == f"{other}vertices.rows.python: Spark's real-time mode does not have ArrowEvalPython"
+    timed = msgspec.structs.replace(
+        sql("numbers", "SELECT *, timestamp AS time FROM events", "events"),
+        watermark=Watermark(column="time", delay="1 minute"),
+    )
+    minutes = sql(
+        "rows", "SELECT CAST(COUNT(*) AS STRING) AS value FROM numbers GROUP BY WINDOW(time, '1 minute')", "numbers"
+    )
+    assert (await note(line.events(), timed, minutes, out=line.sink())).startswith(
+        f"{other}vertices.rows: in real-time"
+    )
+    assert await note(line.events(), timed, minutes, out=update) == real_time
+    attempt = await child.run(context, line.task())
+    await line.produce(range(20))
+    await line.shows(counts(20))
+    await child.notice(p.BatchFinished, lambda n: n.attempt_id == attempt and n.metrics.real_time is not None)
+    with pytest.raises(MinflinkError, match="cannot run to the end of its input"):
+        await child.ask(p.DrainAttempt(attempt_id=attempt))
+    await child.stop(attempt)

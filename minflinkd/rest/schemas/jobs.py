@@ -142,6 +142,21 @@ class IOMetrics(Answer, frozen=True, kw_only=True, rename="kebab"):
     accumulated_busy_time: float = 0.0
 
 
+class RealTimeInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """A task in real-time mode, while its batch runs. Times are in milliseconds.
+
+    Latencies are of the last second or so: from a record's timestamp until the stage that read it was done with it.
+    Without rows they are null. `cut-pause` is for how long the last end of a batch kept rows waiting.
+    """
+
+    read_records: int  # of the current attempt
+    rows_per_second: float
+    latency_p50: int | None = None
+    latency_p99: int | None = None
+    latency_longest: int | None = None
+    cut_pause: float | None = None
+
+
 class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     """A task in minflinkd's terms."""
 
@@ -165,6 +180,7 @@ class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     phases: dict[str, float]  # seconds
     batch_phases: dict[str, float] = {}  # milliseconds of the last micro-batch, by Spark's names in `durationMs`
     slot_sharing_group: str = ""
+    real_time: RealTimeInfo | None = None  # null in micro-batches
 
 
 class JobVertex(Answer, frozen=True, kw_only=True):

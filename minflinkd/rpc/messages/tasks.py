@@ -146,6 +146,20 @@ class SinkCompactions(Message, frozen=True):
     failure: str = ""  # of the last one
 
 
+class RealTimeFigures(Message, frozen=True):
+    """Figures of a task in real-time mode, while its batch runs (T5). Latencies are of the last second or so.
+
+    A latency is the time from a record's timestamp until the stage that read it was done with it. None: no rows.
+    """
+
+    rows: int = 0  # read since the attempt began
+    rows_per_second: float = 0.0
+    p50_ms: int | None = None
+    p99_ms: int | None = None
+    longest_ms: int | None = None
+    cut_pause_ms: float | None = None  # for which the last end of a batch kept rows waiting; None: none has ended yet
+
+
 class TaskMetrics(Message, frozen=True):
     """Figures since the attempt began, unless noted otherwise."""
 
@@ -178,6 +192,7 @@ class TaskMetrics(Message, frozen=True):
     waits_for_space: str = ""  # which disk is too full for another micro-batch; "": none
     work: BatchWork | None = None
     compactions: dict[str, SinkCompactions] = {}  # by sink, once there was one
+    real_time: RealTimeFigures | None = None  # in real-time mode
 
 
 class TaskStatus(Message, frozen=True):
@@ -227,7 +242,7 @@ class Analysis(Message, frozen=True):
     verdicts: dict[TaskId, dict[int, str]] = {}  # by operator with state: "", or why the state does not fit
     plans: dict[TaskId, str] = {}  # Spark's physical plan of a micro-batch, if it was asked for; bounded
     script: ScriptQueries | None = None  # if a script was asked for
-    notes: tuple[str, ...] = ()  # what the user should know of the script
+    notes: tuple[str, ...] = ()  # what the user should know besides
 
 
 class AnalyzeJob(Request[Analysis], frozen=True):

@@ -111,6 +111,13 @@ class NotResizable(MinflinkError):
     consequence = Consequence.REFUSED
 
 
+class NotDrainable(MinflinkError):
+    """The query cannot be run to the end of its input."""
+
+    code = "not-drainable"
+    consequence = Consequence.REFUSED
+
+
 class SnapshotFailed(MinflinkError):
     """No consistent snapshot could be taken. The query itself is unharmed."""
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 import structlog
 
 from minflinkd.jobgraph.faults import GraphFault
-from minflinkd.jobgraph.model import Task
+from minflinkd.jobgraph.model import Execution, Task
 from minflinkd.rpc.messages import (
     Analysis,
     Collected,
@@ -41,6 +41,7 @@ from minflinkd.taskmanager.child.protocol import (
     ConfirmCheckpoint,
     DrainAttempt,
     InputEnded,
+    NotDrainable,
     Ping,
     Pong,
     PrepareTasks,
@@ -69,7 +70,7 @@ from minflinkd.taskmanager.session import own_stacks
 from minflinkd.taskmanager.session.analysis import option_checks, physical_plan, rehearsal, script_queries, sink_targets
 from minflinkd.taskmanager.session.code.artifacts import UnusableArtifact
 from minflinkd.taskmanager.session.inspection import reading
-from minflinkd.taskmanager.session.plan import streamable
+from minflinkd.taskmanager.session.plan import real_time, streamable
 from minflinkd.taskmanager.session.plan.building import build
 from minflinkd.taskmanager.session.plan.prepared import PreparedTask
 from minflinkd.taskmanager.session.query.building import Engine, interrupt
@@ -296,6 +297,8 @@ class SessionChild(Component):
     async def _drain(self, request: DrainAttempt) -> Done:
         attempt = self._attempt(request.attempt_id)
         query = attempt.query
+        if query.in_real_time:
+            raise NotDrainable("in real-time mode a query cannot run to the end of its input")
         if not attempt.ends:
             attempt.ends = True
             self._threads.submit(query.run_to_end)
@@ -398,6 +401,7 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
     exchanges: dict[VertexId, str] = {}
     judged: dict[TaskId, dict[int, str]] = {}
     plans: dict[TaskId, str] = {}
+    notes: list[str] = []
     prepared: list[PreparedTask] = []
     try:
         for task in _upstream_first(request.tasks):
@@ -414,6 +418,8 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
                 exchanges[task.end] = built.schema
             schemas.update({name: frame.schema.simpleString() for name, frame in built.frames.items()})
             operators[task.id] = built.operators
+            if request.job.execution is Execution.AUTO and not built.faults:
+                notes.append(real_time.note(built, task))
             if request.explain and not built.faults and built.frame is not None:
                 plans[task.id] = physical_plan.told(engine.session, built)
             if (held := request.held.get(task.id)) is not None and not built.faults:
@@ -428,7 +434,12 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
             task_at_fault.release()
     hidden = map(engine.session.secrets.hidden_in_fault, faults)
     return Analysis(
-        faults=tuple(dict.fromkeys(hidden)), schemas=schemas, operators=operators, verdicts=judged, plans=plans
+        faults=tuple(dict.fromkeys(hidden)),
+        schemas=schemas,
+        operators=operators,
+        verdicts=judged,
+        plans=plans,
+        notes=tuple(notes),
     )
 
 

@@ -212,6 +212,8 @@ def a_whole_cluster() -> ClusterSample:
         bad_records={"flights": 1},
         compacted_files={"out": 1},
         failed_compactions={"out": 1},
+        latencies={"0.5": 0.001},
+        cut_pause=0.05,
     )
     checkpoints = CheckpointSample(
         failed=1,

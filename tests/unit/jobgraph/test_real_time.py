@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import Execution
+from minflinkd.jobgraph.real_time import execution_of, why_not
 from minflinkd.jobgraph.validation import parse_job
 
 SERVERS = {"kafka.bootstrap.servers": "broker:9092"}
@@ -105,3 +107,24 @@ def test_what_real_time_mode_cannot_do_is_refused_with_what_can(
     assert found[path].hint
     del changed["execution"]
     assert not faults(changed)
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_with_auto_nothing_is_refused_and_only_what_cannot_be_runs_in_micro_batches(
+    case: str, faults: Callable[[object], dict[str, GraphFault]]
+) -> None:
+    """Settings of the job concern all of its tasks, a vertex only its own (T1)."""
+    change, path, _ = FAULTS[case]
+    changed = document() | {"execution": "auto"}
+    change(changed)
+    assert not faults(changed)
+    graph = parse_job(changed)
+    if not path.startswith("vertices"):
+        assert execution_of(graph) is Execution.MICRO_BATCH
+        return
+    assert execution_of(graph) is Execution.AUTO
+    vertex = path.split(".")[1]
+    for task in chain(graph):
+        concerned = any(vertex == other.id for other in task.vertices)
+        assert (why_not(task) is not None) is concerned or case == "an exchange"
+    assert any(why_not(task) is not None for task in chain(graph))

@@ -18,6 +18,7 @@ from minflinkd.jobgraph.bad_records import bad_record_sink
 from minflinkd.jobgraph.faults import GraphFault, nearest
 from minflinkd.jobgraph.model import Execution, Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
+from minflinkd.jobgraph.real_time import why_not
 from minflinkd.rpc import plan_sources
 from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.errors import MinflinkError
@@ -44,25 +45,49 @@ def build(
     has faults, which are reported there. Raises SessionLost.
     """
     try:
-        spark = session.spark.newSession()
-        with code.in_session(spark):
-            return _build(session, spark, job, task, code, inputs or {})
+        if job.execution is not Execution.AUTO:
+            in_real_time = job.execution is Execution.REAL_TIME
+            return _in_new_session(session, job, task, code, inputs or {}, in_real_time=in_real_time)
+        if (why := why_not(task)) is None:
+            plan = _in_new_session(session, job, task, code, inputs or {}, in_real_time=True)
+            if not plan.faults:
+                return plan
+            why = plan.faults[0]
+            plan.release()
+        plan = _in_new_session(session, job, task, code, inputs or {}, in_real_time=False)
+        plan.not_real_time = f"{why.path}: {why.problem}"
+        return plan
     except Exception as error:
         if session_is_lost(error):
             raise session_lost(error) from error
         raise
 
 
-def _build(
+def _in_new_session(
     session: Session,
-    spark: SparkSession,
     job: JobContext,
     task: Task,
     code: JobCode,
     inputs: Mapping[VertexId, str],
+    *,
+    in_real_time: bool,
 ) -> Plan:
+    plan = Plan(session.spark.newSession(), real_time=real_time_source.new_key() if in_real_time else None)
+    with code.in_session(plan.spark):
+        _build(session, plan, job, task, code, inputs)
+    return plan
+
+
+def _build(
+    session: Session,
+    plan: Plan,
+    job: JobContext,
+    task: Task,
+    code: JobCode,
+    inputs: Mapping[VertexId, str],
+) -> None:
+    spark = plan.spark
     activate(session, spark)
-    plan = Plan(spark, real_time=real_time_source.new_key() if job.execution is Execution.REAL_TIME else None)
     for key, value in job.spark.items():
         _attempt(plan, f"spark.{key}", lambda key=key, value=value: spark.conf.set(key, value))  # type: ignore[misc]
     spark.conf.set("spark.sql.shuffle.partitions", str(task.parallelism))
@@ -94,6 +119,8 @@ def _build(
     if plan.frame is not None:
         plan.faults.extend(_sent_twice(session, plan, task))
         if plan.real_time is not None:
+            if job.execution is Execution.AUTO:
+                plan.faults.extend(real_time.differs(session, plan, task))
             plan.faults.extend(real_time.faults(session, plan, task))
         else:
             choose_output_mode(session, plan, task)
@@ -107,7 +134,6 @@ def _build(
         read = {edge.id for edge in task.inputs}  # an exchange that is read twice has two lines in the offset log
         lines = plan_sources.source_lines(plan.operators)
         plan.exchanges = {line: VertexId(leaf.vertex) for line, leaf in lines.items() if leaf.vertex in read}
-    return plan
 
 
 def _read_exchange(session: Session, plan: Plan, vertex: VertexId, written: str) -> None:

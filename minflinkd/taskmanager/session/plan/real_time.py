@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import OutputMode, Task
+from minflinkd.taskmanager.session.plan.streamable import choose_output_mode
 from minflinkd.taskmanager.session.spark import first_batch
 from minflinkd.taskmanager.session.spark.failures import build_failure, session_is_lost
 from minflinkd.taskmanager.session.spark.session import Session
@@ -45,6 +46,7 @@ _REPLACED = frozenset(
 )
 _ALLOWS = "org$apache$spark$sql$execution$streaming$runtime$RealTimeModeAllowlist$$isAllowed"
 _LIST = "org.apache.spark.sql.execution.streaming.runtime.RealTimeModeAllowlist$"
+_FINAL = ("Aggregate", "Distinct")  # operators whose output depends on the output mode
 _INSTEAD = "leave `execution` out: micro-batches can do it"
 
 
@@ -52,6 +54,26 @@ def prepare(spark: SparkSession) -> None:
     """Set what a query needs in real-time mode. Call it after all code that may have changed settings."""
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
+
+
+def differs(session: Session, plan: Plan, task: Task) -> Iterator[GraphFault]:
+    """Yield why a task would write something else in real-time mode than in micro-batches, where it chooses its mode.
+
+    In mode append an aggregate is written once, when it is final; in update, each time that it changes.
+    """
+    choose_output_mode(session, plan, task)
+    assert plan.frame is not None
+    kinds = {node.kind for node in operators.nodes(session, plan.frame)}
+    if plan.output_mode is OutputMode.APPEND and not kinds.isdisjoint(_FINAL):
+        problem = "in real-time mode a result is written whenever it changes, and here once it is final"
+        yield GraphFault(path=f"vertices.{task.end}", problem=problem, hint="output-mode: update")
+
+
+def note(plan: Plan, task: Task) -> str:
+    """Return for people how a task runs, if the job leaves that open."""
+    if plan.real_time is not None:
+        return f"task {task.id} runs in real-time mode"
+    return f"task {task.id} runs in micro-batches: {plan.not_real_time}"
 
 
 def faults(session: Session, plan: Plan, task: Task) -> Iterator[GraphFault]:

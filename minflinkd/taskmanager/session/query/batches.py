@@ -147,6 +147,9 @@ class MicroBatches:
         """Spark calls `process` in each micro-batch, so nothing needs to follow a run."""
         return nullcontext()
 
+    def figures(self) -> None:
+        """Spark tells of rows when a micro-batch is over, and nothing before."""
+
     def finds_input(self, execution: Any) -> bool | None:
         return finds_input(execution)
 

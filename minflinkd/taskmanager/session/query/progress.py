@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from minflinkd.rpc.messages import BatchWork, SinkCompactions, TaskMetrics
+from minflinkd.rpc.messages import BatchWork, RealTimeFigures, SinkCompactions, TaskMetrics
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.taskmanager.session.exchange.backpressure import Backpressure, Output
 from minflinkd.taskmanager.session.query import metrics
@@ -75,6 +75,7 @@ class Progress:
         scans: Mapping[int, int] | None = None,
         replayable: bool = False,
         compactions: Mapping[str, SinkCompactions] | None = None,
+        real_time: RealTimeFigures | None = None,
     ) -> None:
         """Tell what is new of finished micro-batches, and of backpressure on the next one.
 
@@ -82,7 +83,7 @@ class Progress:
         """
         with self._telling:
             output = self._backpressure.output(backlog, replayable=replayable)
-            self._report(java_query, source_names, output, exchanges, scans or {}, dict(compactions or {}))
+            self._report(java_query, source_names, output, exchanges, scans or {}, dict(compactions or {}), real_time)
 
     def _report(
         self,
@@ -92,6 +93,7 @@ class Progress:
         exchanges: Collection[str],
         scans: Mapping[int, int],
         compactions: dict[str, SinkCompactions],
+        real_time: RealTimeFigures | None,
     ) -> None:
         with self._lock:
             known, finished = self._metrics.batch_id, self._finished_epoch
@@ -114,6 +116,8 @@ class Progress:
             after = self._with_begin(after)
             if compactions != after.compactions:
                 after = msgspec.structs.replace(after, compactions=compactions)
+            if real_time != after.real_time:
+                after = msgspec.structs.replace(after, real_time=real_time)
             if after.batch_id != before.batch_id:
                 first = after.first_batch_ms
                 if first is None:

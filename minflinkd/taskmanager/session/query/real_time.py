@@ -24,11 +24,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from minflinkd.jobgraph.model import Sink
+from minflinkd.rpc.messages import RealTimeFigures
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.exchange.channels import TaskChannels
 from minflinkd.taskmanager.session.plan.plan import Plan
+from minflinkd.taskmanager.session.query import latency
 from minflinkd.taskmanager.session.query.admission import Admission
 from minflinkd.taskmanager.session.query.progress import Progress
 from minflinkd.taskmanager.session.query.run import Gate, SparkRun
@@ -40,6 +42,7 @@ log = structlog.get_logger(__name__)
 LONGEST = "60 seconds"  # of a batch, if nothing ends it sooner
 _LOOK_MS = 100  # milliseconds between two checks whether the query still runs
 _LOOKS_FOR = 1.0  # seconds for which readers find nothing until it counts as no input
+_TELL = 1.0  # seconds between two looks at the figures of rows
 _PATIENCE = 0.02  # seconds between two checks of who waits whether that is still worth it
 
 
@@ -65,6 +68,8 @@ class RealTimeBatches:
     _boundaries: int = 0
     _between: bool = False  # a batch is published, and no other has begun
     _looks_since: float | None = None  # monotonic
+    _told: RealTimeFigures | None = None
+    _told_at: float | None = None  # monotonic
 
     @property
     def _sink(self) -> tuple[VertexId, Sink]:
@@ -99,6 +104,17 @@ class RealTimeBatches:
             self._looks_since = time.monotonic()
         looked = self._looks_since is not None and time.monotonic() - self._looks_since >= _LOOKS_FOR
         return False if looked else None
+
+    def figures(self) -> RealTimeFigures | None:
+        """Return the figures of rows, at most once a second anew."""
+        now = time.monotonic()
+        if self._told_at is None:
+            self._told_at = now
+        elif now - self._told_at >= _TELL:
+            with suppress(PySparkException, Py4JError):
+                self._told = latency.figures(str(self.control.figures()), self._told, now - self._told_at)
+                self._told_at = now
+        return self._told
 
     # --- between two batches -------------------------------------------------------------------------------------
 

@@ -176,6 +176,10 @@ class RunningQuery:
         return self._built.start.continues
 
     @property
+    def in_real_time(self) -> bool:
+        return isinstance(self.batches, RealTimeBatches)
+
+    @property
     def execution(self) -> Any:
         """Spark's MicroBatchExecution of the present run. Raises QueryEnded if there is none."""
         return self._gate.run().execution
@@ -326,6 +330,7 @@ class RunningQuery:
             scans=plan.scans,
             replayable=self._channels.replayable,
             compactions=self._built.sinks.compactions,
+            real_time=self.batches.figures(),
         )
         if self._progress.is_awaited and time.monotonic() >= self._look_at:
             with suppress(PySparkException, Py4JError):

@@ -7,9 +7,11 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicLongArray;
 
 import org.apache.spark.SparkContext;
 import org.apache.spark.scheduler.local.LocalSchedulerBackend;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableProvider;
@@ -60,8 +62,13 @@ public final class RealTimeSource implements TableProvider {
 
   /** Where the batches of one query begin and end. */
   public static final class Control {
+    private static final int SINGLE = 8; // buckets of one millisecond; then four for each power of two
+    private static final int BUCKETS = 88; // up to 2 h
     private final String key;
     private final AtomicLong rows = new AtomicLong();
+    private final AtomicLongArray latencies = new AtomicLongArray(BUCKETS); // since they were told last
+    private long endedAt = 0; // nanoseconds: the first reader of the last batch has ended; 0: the next batch reads
+    private long pause = -1; // microseconds in which nothing was read between two batches, the last time
     private volatile long cuts = 0;
     private volatile boolean looked = false; // a reader has found no row for a moment
     private String batch = null; // the one that has begun, or that waits to begin
@@ -98,6 +105,14 @@ public final class RealTimeSource implements TableProvider {
 
     public long rows() {
       return rows.get();
+    }
+
+    /** Rows so far, the last pause in microseconds (-1: none), and the rows by bucket of their latency since last time. */
+    public synchronized String figures() {
+      StringBuilder text = new StringBuilder();
+      text.append(rows.get()).append(' ').append(pause);
+      for (int bucket = 0; bucket < BUCKETS; bucket++) text.append(' ').append(latencies.getAndSet(bucket, 0));
+      return text.toString();
     }
 
     public boolean looked() {
@@ -154,6 +169,27 @@ public final class RealTimeSource implements TableProvider {
       if (sourceTasks + otherTasks <= threads) return;
       threads = sourceTasks + otherTasks;
       LocalThreads.need(backend, key, threads);
+    }
+
+    /** A row is done with, by the stage that has read it. `latency_ms`: since the time of its record. */
+    void done(long latency_ms) {
+      latencies.incrementAndGet(bucket(latency_ms));
+    }
+
+    static int bucket(long ms) {
+      if (ms < SINGLE) return (int) Math.max(ms, 0);
+      int power = 63 - Long.numberOfLeadingZeros(ms); // 3: from 8 to 15
+      return (int) Math.min(SINGLE + 4 * (power - 3) + ((ms >> (power - 2)) & 3), BUCKETS - 1);
+    }
+
+    synchronized void ended() {
+      if (endedAt == 0) endedAt = System.nanoTime();
+    }
+
+    synchronized void resumed() {
+      if (endedAt == 0) return;
+      pause = (System.nanoTime() - endedAt) / 1000;
+      endedAt = 0;
     }
 
     void read(boolean row) {
@@ -296,9 +332,12 @@ public final class RealTimeSource implements TableProvider {
   /** Polls for short times, and looks in between whether its batch is to end. */
   public static final class CutReader implements SupportsRealTimeRead {
     private static final long SLICE = 20; // milliseconds
+    private static final int TIMESTAMP = 5; // a column of Kafka's source, in microseconds
     private final SupportsRealTimeRead reader;
     private final Control control;
     private final long cutsBefore;
+    private boolean begun = false;
+    private long recordMillis = -1; // the time of the row that was handed out last
 
     CutReader(SupportsRealTimeRead reader, Control control, long cutsBefore) {
       this.reader = reader;
@@ -307,14 +346,22 @@ public final class RealTimeSource implements TableProvider {
     }
 
     public SupportsRealTimeRead.RecordStatus nextWithTimeout(Long start, Long timeout) throws IOException {
+      if (!begun) control.resumed();
+      begun = true;
+      if (recordMillis >= 0) control.done(System.currentTimeMillis() - recordMillis);
+      recordMillis = -1;
       long left = timeout.longValue();
       long began = System.nanoTime();
       while (left > 0 && control.cuts() == cutsBefore) {
         SupportsRealTimeRead.RecordStatus status = reader.nextWithTimeout(start, Long.valueOf(Math.min(left, SLICE)));
         control.read(status.hasRecord());
-        if (status.hasRecord()) return status;
+        if (status.hasRecord()) {
+          recordMillis = ((InternalRow) reader.get()).getLong(TIMESTAMP) / 1000;
+          return status;
+        }
         left = timeout.longValue() - (System.nanoTime() - began) / 1000000;
       }
+      control.ended();
       return SupportsRealTimeRead.RecordStatus.newStatusWithoutArrivalTime(false);
     }
 
