@@ -58,14 +58,18 @@ def explain(connection: Connection, file: JobFile, params: tuple[str, ...], plan
                 raise UnusableScript("explain shows job files, and no scripts", hint=hint)
             async with with_artifacts(document, connection.tell) as complete:
                 graph = complete.job()
-                missing, told = "" if plan else "they were not asked for (--no-plan)", {}
+                missing = "" if plan else "they were not asked for (--no-plan)"
+                told: dict[str, TaskExplanation] = {}
+                notes: tuple[str, ...] = ()
                 if plan:
                     try:
-                        told = await _asked(client, complete)
+                        told, notes = await _asked(client, complete)
                     except DaemonUnreachable as error:
                         missing = error.message
         except InvalidJobGraph as error:
             raise refusal(connection, RefusedJob(file, error.faults)) from error
+        for text in notes:
+            click.secho(f"Note: {text}.", fg="yellow", err=True)
         found = explanation(graph, told, missing)
         if connection.as_json:
             print_json(found)
@@ -75,12 +79,15 @@ def explain(connection: Connection, file: JobFile, params: tuple[str, ...], plan
     connection.run(show)
 
 
-async def _asked(client: Client, document: JobDocument) -> dict[str, TaskExplanation]:
-    """Raises InvalidJobGraph with what Spark finds, DaemonUnreachable, Refused."""
+async def _asked(client: Client, document: JobDocument) -> tuple[dict[str, TaskExplanation], tuple[str, ...]]:
+    """Return what Spark says of each task, and notes.
+
+    Raises InvalidJobGraph with what Spark finds, DaemonUnreachable, Refused.
+    """
     from minflinkd.cli.submission import submit_document
 
     accepted = await submit_document(client, document, dry_run=True, explain=True, tell=lambda _: None)
-    return {task.id: task for task in accepted.tasks}
+    return {task.id: task for task in accepted.tasks}, tuple(accepted.warnings)
 
 
 def explanation(graph: JobGraph, told: Mapping[str, TaskExplanation], missing: str) -> dict[str, Any]:

@@ -65,8 +65,8 @@ def summary(facts: JobFacts, findings: tuple[Finding, ...]) -> str:
     tasks = list(facts.running_tasks())
     rate = sum(task.metrics.rows_per_second for task in tasks if any(v.source is not None for v in task.task.vertices))
     if tasks and all(throughput.keeps_up(task.metrics) for task in tasks):
-        slowest = max(task.metrics.batch_ms for task in tasks)
-        if all(task.metrics.real_time is not None for task in tasks):
+        slowest = max((task.metrics.batch_ms for task in tasks if task.metrics.real_time is None), default=None)
+        if slowest is None:
             return f"The job keeps up. The last batches processed {number(rate)} rows/s."
         return (
             "The job keeps up: only its sources bound it. "

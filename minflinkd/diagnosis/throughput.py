@@ -167,8 +167,8 @@ def stuck_micro_batch(facts: JobFacts) -> Iterator[Finding]:
 
 def keeps_up(metrics: TaskMetrics) -> bool:
     """Whether the task processes what there is at once."""
-    quick = metrics.batch_ms < SLOW or metrics.real_time is not None
-    return quick and not metrics.backpressured and metrics.batch_since_ms is None
+    slowest = metrics.batch_ms if metrics.real_time is None else metrics.real_time.p50_ms or 0
+    return slowest < SLOW and not metrics.backpressured and metrics.batch_since_ms is None
 
 
 def _sources(task: TaskDetails) -> str:

@@ -12,6 +12,7 @@ from minflinkd.dispatcher.job_operations import JobOperations, Work
 from minflinkd.dispatcher.job_run import JobRun
 from minflinkd.dispatcher.job_store import Asked, JobStore, StoredTrigger
 from minflinkd.dispatcher.operations import Operations
+from minflinkd.jobgraph.model import Execution
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.savepoints import StopFailed, names_of_tries
 from minflinkd.rpc import jobs as j
@@ -147,7 +148,8 @@ class SavepointRequests:
             raise Conflict(f"{directory.uri} is deleted with the job", hint="a directory that is not its checkpoints'")
         what, take = Asked.SAVEPOINT, savepoints.take
         if request.drain:
-            if any(task.metrics.real_time is not None for task in master.details().tasks):
+            in_real_time = any(task.metrics.real_time is not None for task in master.details().tasks)
+            if in_real_time or run.stored.graph.execution is Execution.REAL_TIME:
                 problem = f"job {request.job_id} runs in real-time mode, in which a query cannot run to its end"
                 raise Conflict(problem, hint="stop it without draining; or restart it in micro-batches first")
             what, take = Asked.DRAIN, savepoints.drain

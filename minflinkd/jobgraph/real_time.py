@@ -25,6 +25,8 @@ from minflinkd.jobgraph.model import (
     Vertex,
 )
 
+# Options of Kafka's source that it refuses in real-time mode, once a query runs.
+_OF_BATCHES = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "minpartitions", "endingtimestamp")
 _INSTEAD = "leave `execution` out: micro-batches can do it"
 
 
@@ -92,6 +94,10 @@ def _check_source(source: Source, path: str, faults: Faults) -> None:
         faults.add(at(path, "python"), "in real-time mode a source is kafka", _INSTEAD)
     elif source.format != "kafka":
         faults.add(at(path, "format"), f"in real-time mode a source is kafka, not {show(source.format)}", _INSTEAD)
+    for name in source.options:
+        if name.lower() in _OF_BATCHES:
+            problem = "it limits what a micro-batch reads, and real-time mode does not take it"
+            faults.add(at(at(path, "options"), name), problem, "leave one of the two out")
 
 
 def _check_sink(vertex: Vertex, sink: Sink, path: str, faults: Faults) -> None:

@@ -419,7 +419,7 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
             schemas.update({name: frame.schema.simpleString() for name, frame in built.frames.items()})
             operators[task.id] = built.operators
             if request.job.execution is Execution.AUTO and not built.faults:
-                notes.append(real_time.note(built, task))
+                notes.append(engine.session.secrets.hidden(real_time.note(built, task)))
             if request.explain and not built.faults and built.frame is not None:
                 plans[task.id] = physical_plan.told(engine.session, built)
             if (held := request.held.get(task.id)) is not None and not built.faults:

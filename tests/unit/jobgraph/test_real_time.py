@@ -50,6 +50,11 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "vertices.others.source.format",
         'a source is kafka, not "parquet"',
     ),
+    "an option of micro-batches": (
+        lambda d: d["vertices"]["others"]["source"].update(options=SERVERS | {"maxOffsetsPerTrigger": "10"}),
+        "vertices.others.source.options.maxOffsetsPerTrigger",
+        "it limits what a micro-batch reads",
+    ),
     "a python source": (
         lambda d: d["vertices"]["others"].update(source={"python": "acme:read"}),
         "vertices.others.source.python",

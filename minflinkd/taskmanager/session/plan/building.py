@@ -50,9 +50,11 @@ def build(
             return _in_new_session(session, job, task, code, inputs or {}, in_real_time=in_real_time)
         if (why := why_not(task)) is None:
             plan = _in_new_session(session, job, task, code, inputs or {}, in_real_time=True)
-            if not plan.faults:
+            if plan.faults != plan.unfit:
+                return plan  # it has faults in either mode, or may have had bad luck: another try decides the same
+            if not plan.unfit:
                 return plan
-            why = plan.faults[0]
+            why = plan.unfit[0]
             plan.release()
         plan = _in_new_session(session, job, task, code, inputs or {}, in_real_time=False)
         plan.not_real_time = f"{why.path}: {why.problem}"
@@ -120,8 +122,9 @@ def _build(
         plan.faults.extend(_sent_twice(session, plan, task))
         if plan.real_time is not None:
             if job.execution is Execution.AUTO:
-                plan.faults.extend(real_time.differs(session, plan, task))
-            plan.faults.extend(real_time.faults(session, plan, task))
+                plan.unfit.extend(real_time.differs(session, plan, task))
+            plan.unfit.extend(real_time.faults(session, plan, task))
+            plan.faults.extend(plan.unfit)
         else:
             choose_output_mode(session, plan, task)
         plan.operators = operators.nodes(session, plan.frame)

@@ -51,6 +51,7 @@ class Plan:
     watermarks: dict[VertexId, Any] = field(default_factory=dict)  # input -> key in Spark's watermark tracker
     inputs: list[ExchangeSource] = field(default_factory=list)
     real_time: str | None = None  # the key of its sources, if it runs in real-time mode
+    unfit: list[GraphFault] = field(default_factory=list)  # those of its faults that micro-batches would not have
     not_real_time: str = ""  # why it runs in micro-batches, if the job leaves that open
     shuffled: tuple[int, ...] = ()  # in real-time mode: the partitions of each shuffle, when it was planned
 

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import OutputMode, Task
-from minflinkd.taskmanager.session.plan.streamable import choose_output_mode
 from minflinkd.taskmanager.session.spark import first_batch
 from minflinkd.taskmanager.session.spark.failures import build_failure, session_is_lost
 from minflinkd.taskmanager.session.spark.session import Session
@@ -46,7 +45,7 @@ _REPLACED = frozenset(
 )
 _ALLOWS = "org$apache$spark$sql$execution$streaming$runtime$RealTimeModeAllowlist$$isAllowed"
 _LIST = "org.apache.spark.sql.execution.streaming.runtime.RealTimeModeAllowlist$"
-_FINAL = ("Aggregate", "Distinct")  # operators whose output depends on the output mode
+_PER_ROW = ("Aggregate", "Distinct")  # operators that write for each row what micro-batches write once
 _INSTEAD = "leave `execution` out: micro-batches can do it"
 
 
@@ -59,14 +58,19 @@ def prepare(spark: SparkSession) -> None:
 def differs(session: Session, plan: Plan, task: Task) -> Iterator[GraphFault]:
     """Yield why a task would write something else in real-time mode than in micro-batches, where it chooses its mode.
 
-    In mode append an aggregate is written once, when it is final; in update, each time that it changes.
+    In micro-batches an aggregate is written once, or once for each micro-batch; in real-time mode, for each row. And
+    Spark takes the begin of a batch for the present time.
     """
-    choose_output_mode(session, plan, task)
     assert plan.frame is not None
     kinds = {node.kind for node in operators.nodes(session, plan.frame)}
-    if plan.output_mode is OutputMode.APPEND and not kinds.isdisjoint(_FINAL):
-        problem = "in real-time mode a result is written whenever it changes, and here once it is final"
-        yield GraphFault(path=f"vertices.{task.end}", problem=problem, hint="output-mode: update")
+    asked = any(sink.output_mode is OutputMode.UPDATE for sink in task.result_sinks)
+    if not asked and not kinds.isdisjoint(_PER_ROW):
+        problem = "in real-time mode a result is written again for each row that changes it"
+        yield GraphFault(path=f"vertices.{task.end}", problem=problem, hint="give the sink output-mode: update")
+    pattern = session.jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    if plan.frame._jdf.queryExecution().analyzed().containsPattern(pattern):
+        problem = "in real-time mode the present time is when the batch began, perhaps a minute ago"
+        yield GraphFault(path=f"vertices.{task.end}", problem=problem, hint="use the time of the records")
 
 
 def note(plan: Plan, task: Task) -> str:

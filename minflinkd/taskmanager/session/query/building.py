@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -29,6 +30,8 @@ from minflinkd.taskmanager.session.spark.callback import BatchCallback
 from minflinkd.taskmanager.session.spark.partitions import PartitionBook
 from minflinkd.taskmanager.session.spark.session import Session, activate
 from minflinkd.taskmanager.session.state.stores import StateStores
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ def build(engine: Engine, request: RunTask, before: Standing | None, over: threa
             activate(engine.session, plan.spark)  # the plan was built on another thread
         else:
             plan = building.build(engine.session, request.job, request.task, code, inputs)
+        if plan.not_real_time:
+            log.info("a task runs in micro-batches", task=request.task.id, reason=plan.not_real_time)
         frame = plan.require()
         # Whatever the code of a vertex has set: the partitions of the state must be as many as the JobMaster knows of.
         plan.spark.conf.set(PARTITIONS, str(partitions_for(request, plan)))

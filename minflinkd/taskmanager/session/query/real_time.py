@@ -68,7 +68,7 @@ class RealTimeBatches:
     _boundaries: int = 0
     _between: bool = False  # a batch is published, and no other has begun
     _looks_since: float | None = None  # monotonic
-    _told: RealTimeFigures | None = None
+    _told: RealTimeFigures = field(default_factory=RealTimeFigures)
     _told_at: float | None = None  # monotonic
 
     @property
@@ -105,7 +105,7 @@ class RealTimeBatches:
         looked = self._looks_since is not None and time.monotonic() - self._looks_since >= _LOOKS_FOR
         return False if looked else None
 
-    def figures(self) -> RealTimeFigures | None:
+    def figures(self) -> RealTimeFigures:
         """Return the figures of rows, at most once a second anew."""
         now = time.monotonic()
         if self._told_at is None:

@@ -134,7 +134,7 @@ class Script:
                 raise ScriptFailed(
                     f"the script has started no query in {LONGEST:g} s{where}", hint="what does it wait for?"
                 ) from None
-            if recording.waited is None:  # its time was over: queries may follow that it has not come to
+            if recording.waited is None and line:  # its time was over: queries may follow that it has not come to
                 recording.waited = (line, True)
         except BaseException as error:
             # A script that catches everything may exit when it is ended.

@@ -92,6 +92,7 @@ public final class RealTimeSource implements TableProvider {
       batch = null;
       waits = false;
       released = false;
+      endedAt = 0;
     }
 
     /** End the batch that runs, soon. */
