@@ -90,7 +90,7 @@ class Counting:
                 records = [Record(str(number), 0) for number in range(self.produced, self.produced + 20)]
                 await asyncio.to_thread(self.kafka.produce, f"{self.name}-in", records)
                 self.produced += len(records)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # the pace of the input, not a synchronisation
 
         task = asyncio.create_task(feed(), name=f"feed {self.name}")
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,8 @@ CODE = """
 def doubled(inputs, params):
     from pyspark.sql.functions import udf
     return inputs["numbers"].select(udf(lambda n: str(2 * n), "string")("n").alias("value"))
+def once(inputs, params):
+    return inputs["numbers"].selectExpr("n % 10 AS k", "'one' AS v").dropDuplicates(["k"])
 """
 
 
@@ -302,6 +305,7 @@ SHAPES: dict[str, tuple[str, dict[Any, Any]]] = {
         {"all": [100, sum(range(100)), 0]},
     ),
     "distinct": ("SELECT DISTINCT n % 7 AS k, 'seen' AS v FROM numbers", dict.fromkeys(range(7), "seen")),
+    "dropDuplicates": ("TABLE once", dict.fromkeys(range(10), "one")),  # a function of CODE
     "exploded": (
         "SELECT k, COUNT(*) AS v FROM (SELECT EXPLODE(ARRAY(n % 3, n % 4)) AS k FROM numbers) GROUP BY k",
         dict(Counter([n % 3 for n in range(100)] + [n % 4 for n in range(100)])),
@@ -326,41 +330,62 @@ SHAPES: dict[str, tuple[str, dict[Any, Any]]] = {
 }
 
 
-async def test_queries_of_all_kinds_show_the_same_as_over_all_rows(child: Child, apache_kafka: ApacheKafka) -> None:
-    """The last value of each key is what all rows together have, with a checkpoint in between (T1, T2).
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 4))])
+async def test_queries_of_all_kinds_show_the_same_as_over_all_rows_in_whatever_mode_they_go_on(
+    child: Child, apache_kafka: ApacheKafka, seed: int, tmp_path: Path
+) -> None:
+    """The last value of each key is what all rows together have (T1, T2).
 
-    All of them run at once, each with its threads.
+    All queries run at once, each with its threads. After a checkpoint each runs on, or is restored in the same mode or
+    in the other one.
     """
-    feed = await pipeline(child, apache_kafka, "shapes", partitions=1)
-    numbers = "SELECT n, TIMESTAMP_SECONDS(10 * n) AS time FROM (" + NUMBERS + ")"
+    chance = random.Random(seed)
+    (tmp_path / "acme.py").write_text(CODE)
+    artifacts = {"acme.py": str(tmp_path / "acme.py")}
+    feed = await pipeline(child, apache_kafka, f"shapes-{seed}", partitions=1)
+    numbers = f"SELECT n, TIMESTAMP_SECONDS(10 * n) AS time FROM ({NUMBERS})"
     watermark = Watermark(column="time", delay="1 hour")
-    attempts = []
+    queries, attempts, stories = list[Task](), list[AttemptId](), list[str]()
     for number, (kind, (text, _)) in enumerate(SHAPES.items()):
-        await apache_kafka.create_topic(f"shape-{number}", 1)
-        options = {"kafka.bootstrap.servers": apache_kafka.address, "topic": f"shape-{number}"}
+        await apache_kafka.create_topic(f"shape-{seed}-{number}", 1)
+        options = {"kafka.bootstrap.servers": apache_kafka.address, "topic": f"shape-{seed}-{number}"}
         shown = f"SELECT CAST(k AS STRING) AS key, TO_JSON(STRUCT(v)) AS value FROM ({text})"
         query = task(
             feed.events(),
             msgspec.structs.replace(sql("numbers", numbers, "events"), watermark=watermark),
-            sql("rows", shown, "numbers"),
-            sink("rows", format="kafka", options=options),
+            *([python("once", "acme:once", "numbers")] if "once" in text else []),
+            sql("rows", shown, "once" if "once" in text else "numbers"),
+            sink("rows", OutputMode.UPDATE, format="kafka", options=options),
         )
-        found = await child.ask(p.AnalyzeTasks(job=feed.context(), tasks=(query,), artifacts={}))
+        first = chance.random() < 0.7
+        found = await child.ask(p.AnalyzeTasks(job=feed.context(real_time=first), tasks=(query,), artifacts=artifacts))
         assert not found.faults, kind
-        attempts.append(await child.run(feed.context(), query))
+        queries.append(query)
+        attempts.append(await child.run(feed.context(real_time=first), query, artifacts=artifacts))
+        stories.append(f"{kind}, real-time: {first}")
     await feed.produce(range(60))
-    for attempt in attempts:
+    for number, attempt in enumerate(attempts):
         await child.batches(attempt, 0)
-        await snapshot(child, attempt, 1)
+        taken, files = await snapshot(child, attempt, 1)
+        if chance.random() < 0.3:
+            continue
+        await child.stop(attempt)
+        then = chance.random() < 0.5
+        what = p.Restored(checkpoint_id=1, batch_id=taken.batch_id, operators=taken.operators)
+        context, directory = feed.context(real_time=then), lay_out(child, files)
+        attempts[number] = await child.run(
+            context, queries[number], artifacts=artifacts, restored=what, directory=directory
+        )
+        stories[number] += f", then {then}"
     await feed.produce(range(60, 100))
-    for number, (kind, (_, values)) in enumerate(SHAPES.items()):
+    for number, (_, values) in enumerate(SHAPES.values()):
         expected = {str(key): {"v": value} for key, value in values.items()}
 
         async def complete(number: int = number, expected: object = expected) -> bool:
-            found = await asyncio.to_thread(apache_kafka.records, f"shape-{number}", 1)
+            found = await asyncio.to_thread(apache_kafka.records, f"shape-{seed}-{number}", 1)
             return {record.key: json.loads(record.value) for record in found} == expected
 
-        await until(complete, kind)
+        await until(complete, stories[number])
     for attempt in attempts:
         await child.stop(attempt)
 

@@ -43,7 +43,7 @@ LONGEST = "60 seconds"  # of a batch, if nothing ends it sooner
 _LOOK_MS = 100  # milliseconds between two checks whether the query still runs
 _LOOKS_FOR = 1.0  # seconds for which readers find nothing until it counts as no input
 _TELL = 1.0  # seconds between two looks at the figures of rows
-_PATIENCE = 0.02  # seconds between two checks of who waits whether that is still worth it
+_PATIENCE = 0.02  # seconds between two checks whether waiting still makes sense
 
 
 @dataclass

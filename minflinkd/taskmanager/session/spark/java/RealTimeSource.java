@@ -172,9 +172,9 @@ public final class RealTimeSource implements TableProvider {
       LocalThreads.need(backend, key, threads);
     }
 
-    /** A row is done with, by the stage that has read it. `latency_ms`: since the time of its record. */
-    void done(long latency_ms) {
-      latencies.incrementAndGet(bucket(latency_ms));
+    /** A row is done with, by the stage that has read it. `millis`: since the time of its record. */
+    void done(long millis) {
+      latencies.incrementAndGet(bucket(millis));
     }
 
     static int bucket(long ms) {
