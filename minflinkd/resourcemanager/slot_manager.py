@@ -170,7 +170,7 @@ def _came_back(this: Step, job_id: JobId, allocation: AllocationId) -> None:
 def _repeat(this: Step, resource_id: ResourceId, allocation: AllocationId) -> None:
     """m7: Repeat it, with the same allocation and slots, while it is wanted and its reservation stands."""
     tm = this.state.task_managers.get(resource_id)
-    if tm is None:
+    if tm is None or not tm.registered:  # one that was told to exit gives no slots any more
         return
     if tm.draining and tm.report is not None:
         this.put(follow(tm, tm.report, this.now, settled=allocation))

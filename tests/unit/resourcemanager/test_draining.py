@@ -190,6 +190,18 @@ def test_slots_that_were_asked_for_before_are_asked_for_elsewhere_if_that_had_no
     assert starts(commands) == [TM2]
 
 
+def test_a_request_without_outcome_gives_no_slots_to_one_that_was_told_to_exit() -> None:
+    """Its last report still has free slots. They are not to come back (A15b, m7)."""
+    manager = Manager(ONE)
+    manager.register(TM1)
+    assert allocate(TM1, (0,), A) in manager.needs(a=1)
+    drain(manager)
+    manager.needs()
+    assert TM1 in exits(manager.tick(60.0))
+    assert manager.feed(ev.AllocationUnknown(TM1, A)) == []
+    assert manager.state.task_managers[TM1].slots == ()
+
+
 def test_slots_on_it_are_not_waited_for_by_the_next_jobmaster() -> None:
     """It will be offered them and refuse, so its needs are served elsewhere at once (A15b, R13)."""
     manager = Manager()
