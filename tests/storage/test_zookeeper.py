@@ -648,3 +648,14 @@ async def test_without_a_server_every_question_says_so(tmp_path: Path) -> None:
     async with ZooKeeperSession("127.0.0.1:9", session_timeout=6, request_timeout=1) as session:
         with pytest.raises(ServiceUnavailable, match="there is no connection"):
             await ZooKeeperBallot(session, "/minflinkd/none").join(ME)
+
+
+async def test_a_server_that_says_nothing_is_given_up_soon() -> None:
+    """It is tried again, or another one, long before the session would end (A11)."""
+    taken: list[asyncio.StreamWriter] = []
+    async with await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0) as silent:
+        port = silent.sockets[0].getsockname()[1]
+        async with ZooKeeperSession(f"127.0.0.1:{port}", session_timeout=1000, request_timeout=0.2):
+            await until(lambda: len(taken) >= 3, "the server was asked for a third time", timeout=20)
+    for writer in taken:
+        writer.close()
