@@ -19,7 +19,7 @@ from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import AttemptId
 from minflinkd.taskmanager.child import protocol as p
 from tests.servers.apache_kafka import ApacheKafka, Record
-from tests.spark.session_child import Child, job, python, source, sql, task
+from tests.spark.session_child import Child, job, parquet, python, rate, source, sql, task
 from tests.spark.test_session_sinks import sink
 from tests.spark.test_session_snapshots import lay_out, snapshot
 from tests.waiting import until
@@ -388,6 +388,30 @@ async def test_queries_of_all_kinds_show_the_same_as_over_all_rows_in_whatever_m
         await until(complete, stories[number])
     for attempt in attempts:
         await child.stop(attempt)
+
+
+async def test_other_jobs_have_as_many_partitions_as_before(
+    child: Child, apache_kafka: ApacheKafka, tmp_path: Path
+) -> None:
+    """Spark's scheduler takes any number of tasks since a query in real-time mode ran, and makes no more of others."""
+    (tmp_path / "told.py").write_text(
+        "def told(inputs, params):\n"
+        "    context = inputs['numbers'].sparkSession.sparkContext\n"
+        "    open(params['file'], 'w').write(str(context.defaultParallelism))\n"
+        "    return inputs['numbers']\n"
+    )
+    line = await pipeline(child, apache_kafka, "others")
+    attempt = await line.start()
+    await line.produce(range(20))
+    await line.shows(even(20))
+    await child.stop(attempt)
+    (tmp_path / "out").mkdir()
+    context = job(params={"file": str(tmp_path / "parallelism")})
+    query = task(rate(10), python("rows", "told:told", "numbers"), parquet(tmp_path / "out", "rows"))
+    attempt = await child.run(context, query, artifacts={"told.py": str(tmp_path / "told.py")})
+    await child.batches(attempt, 1)
+    await child.stop(attempt)
+    assert (tmp_path / "parallelism").read_text() == "2"
 
 
 async def test_auto_takes_real_time_mode_where_it_changes_nothing_but_the_time(

@@ -5,6 +5,7 @@ import java.util.HashMap;
 import java.util.Iterator;
 import java.util.Map;
 
+import org.apache.spark.SparkContext;
 import org.apache.spark.rpc.RpcEndpointRef;
 import org.apache.spark.scheduler.local.KillTask;
 import org.apache.spark.scheduler.local.LocalEndpoint;
@@ -52,9 +53,9 @@ public final class LocalThreads {
     total.setAccessible(true);
     int before = total.getInt(backend);
     if (before >= MANY) return;
-    // Without this, by default data frames would have as many partitions. This is the scheduler's own copy of it.
-    backend.org$apache$spark$scheduler$local$LocalSchedulerBackend$$conf.setIfMissing(
-        "spark.default.parallelism", String.valueOf(before));
+    // Without this, by default data frames would have as many partitions. The backend's own settings are a copy, in
+    // which nobody looks for it.
+    SparkContext.getOrCreate().conf().setIfMissing("spark.default.parallelism", String.valueOf(before));
     total.setInt(backend, MANY);
   }
 
