@@ -55,6 +55,7 @@ GROUPS = {
     },
     "New versions of a job": {
         "hot-restart": Lazy("hot_restart:hot_restart", "Replace a running job by a new version, with its state."),
+        "backfill": Lazy("backfill:backfill", "Compute a past time of a job again, beside it."),
         "rescale": Lazy("hot_restart:rescale", "Give a running job another parallelism."),
     },
     "State": {

@@ -96,15 +96,27 @@ def run(
             )
         except RefusedJob as error:
             raise refusal(connection, error if restore is None else in_options(error)) from error
-        for text in accepted.warnings:
-            _tell(f"Warning: {text}.")  # on stderr, even with JSON output
-        if dry_run or not wait:
-            _print_accepted(connection, client.url, accepted, dry_run=dry_run)
-            return None
-        tell(f"Job {accepted.jobid} was accepted.")
-        return await _until_ended(connection, client, accepted.jobid)
+        warn(accepted)
+        return await accepted_or_ended(connection, client, accepted, wait=wait, dry_run=dry_run)
 
     connection.run(submitted)
+
+
+def warn(accepted: Submitted) -> None:
+    """Print the warnings about a job on stderr, even with JSON output."""
+    for text in accepted.warnings:
+        _tell(f"Warning: {text}.")
+
+
+async def accepted_or_ended(
+    connection: Connection, client: Client, accepted: Submitted, *, wait: bool, dry_run: bool
+) -> ExitCode | None:
+    """Print that a job was accepted; with `wait`, show it until it has ended."""
+    if dry_run or not wait:
+        _print_accepted(connection, client.url, accepted, dry_run=dry_run)
+        return None
+    connection.tell(f"Job {accepted.jobid} was accepted.")
+    return await _until_ended(connection, client, accepted.jobid)
 
 
 def restore_of(path: str | None, *, claim: bool, allowed: Sequence[str]) -> dict[str, Any] | None:

@@ -34,7 +34,7 @@ class RefusedJob(MinflinkError):
     code = InvalidJobGraph.code
     consequence = InvalidJobGraph.consequence
 
-    def __init__(self, file: JobFile, faults: Iterable[GraphFault], outcome: str = "nothing was started") -> None:
+    def __init__(self, file: JobFile | str, faults: Iterable[GraphFault], outcome: str = "nothing was started") -> None:
         self.file = file
         self.faults = tuple(faults)
         count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
@@ -44,7 +44,7 @@ class RefusedJob(MinflinkError):
         return fault_lines(self.file, self.faults)
 
 
-def fault_lines(file: JobFile, faults: Iterable[GraphFault]) -> list[str]:
+def fault_lines(file: JobFile | str, faults: Iterable[GraphFault]) -> list[str]:
     """Format faults, with their tracebacks.
 
     E.g. `job.yaml:12: vertices.out.inputs[0]: there is no vertex delay (did you mean delays?)`.
@@ -70,6 +70,11 @@ def in_options(error: RefusedJob) -> RefusedJob:
         return msgspec.structs.replace(fault, path="--from-savepoint", hint=hint, line=None)
 
     return RefusedJob(error.file, map(said, error.faults))
+
+
+def refused_by_daemon(job: str, error: Refused) -> RefusedJob:
+    """Return the refusal of a job that was made of another one, `job`, and has no file."""
+    return RefusedJob(f"the backfill of {job}", _graph_faults(error))
 
 
 async def submit(

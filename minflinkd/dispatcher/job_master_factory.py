@@ -12,6 +12,7 @@ from minflinkd.checkpoint.turn import StorageTurn
 from minflinkd.dispatcher.job_store import StoredJob
 from minflinkd.dispatcher.libraries import libraries
 from minflinkd.dispatcher.options import DispatcherOptions, checkpoint_options, checkpointing_of_tasks
+from minflinkd.jobgraph.input_range import limits
 from minflinkd.jobgraph.model import JobGraph, version_of
 from minflinkd.jobgraph.real_time import execution_of
 from minflinkd.jobmaster.job import AcceptedJob, JobStorage, Succession
@@ -102,6 +103,7 @@ class JobMasterFactory:
             spark=graph.spark,
             trigger_interval=float(graph.trigger_interval),
             execution=execution_of(graph),
+            limits=limits(graph),
             libraries=libraries(graph),
             version=version_of(graph),
         )

@@ -208,6 +208,16 @@ class Restore(Struct, frozen=True):
     offsets: dict[str, Any] | str | None = None  # with empty state: `latest`, or source -> Spark's offset
 
 
+class InputRange(Struct, frozen=True):
+    """The time whose rows a batch job reads: `since` and later, but before `until` (`jobgraph.input_range`).
+
+    Both are as `parse_time` reads them.
+    """
+
+    since: str = msgspec.field(name="from")
+    until: str = msgspec.field(name="to")
+
+
 class Artifact(Struct, frozen=True):
     """A file of user code. `key` is set once it is uploaded; until then, `path` says where the client finds it."""
 
@@ -226,6 +236,7 @@ class JobGraph(Struct, frozen=True):
     max_parallelism: Annotated[int, msgspec.Meta(ge=1)] | None = None
     min_parallelism: Annotated[int, msgspec.Meta(ge=1)] = 1  # with fewer slots no task starts (R20)
     mode: RuntimeMode = RuntimeMode.STREAMING
+    input_range: InputRange | None = None  # of a batch job; None: all that its sources hold
     checkpointing: Checkpointing = Checkpointing()
     restart_strategy: RestartStrategy | None = None  # None: the daemon's default
     restore: Restore | None = None

@@ -14,6 +14,7 @@ from msgspec import structs
 from minflinkd.jobgraph.bad_records import in_agreement
 from minflinkd.jobgraph.chaining import check_exchanges
 from minflinkd.jobgraph.faults import DOCUMENT, Faults, at, show, vertex_path
+from minflinkd.jobgraph.input_range import check_input_range
 from minflinkd.jobgraph.model import JobGraph, Vertex
 from minflinkd.jobgraph.places import InvalidUrl, Url, place_of
 from minflinkd.jobgraph.reading import Reader
@@ -58,6 +59,7 @@ def parse_job(
             _check_files(graph, base, fetched or {}, faults)
         check_exchanges(graph, faults)
         check_real_time(graph, faults)
+        check_input_range(graph, faults)
         faults.raise_if_any(positions, lambda: _sound_part(graph, faults))
         return graph
     faults.raise_if_any(positions)

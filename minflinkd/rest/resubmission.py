@@ -1,4 +1,7 @@
-"""`POST /jobs/{id}/submit-again`: a job that is known is submitted as a new one, from a checkpoint or savepoint.
+"""A job that is known is submitted as a new one.
+
+`POST /jobs/{id}/submit-again` starts it from a checkpoint or savepoint. `POST /jobs/{id}/backfill` lets it compute a
+past time again.
 
 The daemon has the job as it was accepted, with what it hides from those who look at it. So nobody has to have its file
 at hand. Its artifacts are there until the job has ended.
@@ -6,11 +9,15 @@ at hand. Its artifacts are there until the job has ended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
 from minflinkd.blob.keys import BlobKey
-from minflinkd.jobgraph.faults import GraphFault, at
+from minflinkd.jobgraph.backfill import Backfill, backfill_of, in_words_of_a_backfill
+from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
 from minflinkd.jobgraph.model import Artifact, JobGraph, Restore, RestoreMode, encode
 from minflinkd.rest import route
 from minflinkd.rest.artifacts import StoringBlobs
@@ -19,15 +26,16 @@ from minflinkd.rest.declared import Body
 from minflinkd.rest.errors import InvalidJob
 from minflinkd.rest.guard import Limits
 from minflinkd.rest.identity.access import identity_of
-from minflinkd.rest.identity.roles import Role
+from minflinkd.rest.identity.roles import Role, require_job
 from minflinkd.rest.schemas import Submitted
-from minflinkd.rest.schemas.documents import Resubmission
+from minflinkd.rest.schemas.documents import BackfillRequest, Resubmission
 from minflinkd.rest.submission import DRY_RUN, GIVEN_ID, submitted
-from minflinkd.rpc.jobs import SubmitJob
+from minflinkd.rpc.jobs import JobDetails, JobStatus, SubmitJob
 from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import IdSource, JobId
 
-_REQUEST = Body(Resubmission, "Where the new job starts")
+_RESTORE = Body(Resubmission, "Where the new job starts")
+_RANGE = Body(BackfillRequest, "Which time")
 
 
 class ResubmissionRoutes:
@@ -48,14 +56,25 @@ class ResubmissionRoutes:
                 "Submit the job once more, as a new one, from a checkpoint or savepoint",
                 {202: Submitted, 200: Submitted},
                 query=(GIVEN_ID, DRY_RUN),
-                body=_REQUEST,
+                body=_RESTORE,
                 errors=(409,),
                 more=(
                     "Not in Flink. The job itself is not touched. Artifacts are deleted "
                     "when a job ends: a dry run under the new `jobId`, before that, keeps a copy for "
                     "`blob.retention.interval`. See [savepoints.md](savepoints.md#the-same-job-again)"
                 ),
-            )
+            ),
+            route.post(
+                "/jobs/{jobid}/backfill",
+                self.backfill,
+                Role.SUBMIT,
+                "Compute a past time again, in a batch job beside the job",
+                {202: Submitted, 200: Submitted},
+                query=(GIVEN_ID, DRY_RUN),
+                body=_RANGE,
+                errors=(409,),
+                more="Not in Flink. The job itself is not touched. See [backfill.md](backfill.md)",
+            ),
         ]
 
     async def submit(self, request: web.Request) -> web.Response:
@@ -63,19 +82,41 @@ class ResubmissionRoutes:
 
         Raises InvalidJob, and what the Dispatcher raises.
         """
-        dry_run, new, user = DRY_RUN.of(request), GIVEN_ID.of(request) or self._ids.job(), identity_of(request).name
-        asked = await _REQUEST.of(request, self._limits)
+        asked = await _RESTORE.of(request, self._limits)
         job = await self._backend.job(request)
-        request[JOB] = new
         restore = Restore(
             path=asked.path,
             mode=RestoreMode.CLAIM if asked.claim else RestoreMode.NO_CLAIM,
             allow_non_restored_state=asked.allow_non_restored_state,
             allow_changed_state=asked.allow_changed_state,
         )
-        graph, held = replace(job.graph, restore=restore), list[BlobKey]()
+        return await self._submit(request, job.job_id, replace(job.graph, restore=restore))
+
+    async def backfill(self, request: web.Request) -> web.Response:
+        """Answer as `submit` does. Raises InvalidJob, and what the Dispatcher raises."""
+        body = await _RANGE.of(request, self._limits)
+        asked = msgspec.convert(body, Backfill, from_attributes=True)
+        job = await self._backend.job(request)
+        now = self._backend.clock.epoch_ms()
         try:
-            graph = replace(graph, artifacts=await self._copied(job.job_id, new, graph, user, held))
+            graph, notes = backfill_of(job.graph, asked, now_ms=now, watermark_ms=_watermark(job))
+        except InvalidJobGraph as error:
+            raise InvalidJob(error.faults) from error
+        require_job(identity_of(request), graph.name)
+        try:
+            return await self._submit(request, job.job_id, graph, notes)
+        except InvalidJob as error:
+            raise InvalidJob(tuple(map(in_words_of_a_backfill, error.faults))) from error
+
+    async def _submit(
+        self, request: web.Request, old: JobId, graph: JobGraph, notes: Sequence[str] = ()
+    ) -> web.Response:
+        """Submit a graph with copies of the artifacts of the job `old`. `notes`: for the user, beside warnings."""
+        dry_run, new, user = DRY_RUN.of(request), GIVEN_ID.of(request) or self._ids.job(), identity_of(request).name
+        request[JOB] = new
+        held = list[BlobKey]()
+        try:
+            graph = replace(graph, artifacts=await self._copied(old, new, graph, user, held))
             question = SubmitJob(job_id=new, document=encode(graph), dry_run=dry_run, owner=user)
             answer = await self._backend.dispatcher(question, self._backend.submit_timeout())
             if answer.faults:
@@ -84,7 +125,7 @@ class ResubmissionRoutes:
             for key in held:
                 assert self._blobs is not None
                 await self._blobs.release(new, key)
-        return submitted(answer, dry_run=dry_run)
+        return submitted(replace(answer, warnings=(*notes, *answer.warnings)), dry_run=dry_run)
 
     async def _copied(
         self, old: JobId, new: JobId, graph: JobGraph, user: str, held: list[BlobKey]
@@ -120,3 +161,9 @@ def _gone(i: int, artifact: Artifact) -> GraphFault:
         hint="submit the job file with its artifacts: on the page, or with `minflinkd run JOB.yaml --from-savepoint "
         "PATH`",
     )
+
+
+def _watermark(job: JobDetails) -> int | None:
+    """Return the time up to which all tasks of a running job are done with their input; None: not known."""
+    known = [task.metrics.watermark_ms for task in job.tasks if task.metrics.watermark_ms]
+    return min(known, default=None) if job.status is JobStatus.RUNNING else None

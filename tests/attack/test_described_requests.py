@@ -48,6 +48,7 @@ MEANINGFUL = {
     "POST /jars/{jarid}/run-application",
     "POST /jars/upload",  # its parts are not declared
     "POST /jobs/text",
+    "POST /jobs/{jobid}/backfill",
     "POST /jobs/{jobid}/hot-restart",
     "POST /jobs/{jobid}/submit-again",
     "POST /savepoint-disposal",

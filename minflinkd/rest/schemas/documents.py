@@ -55,6 +55,19 @@ class Resubmission(Answer, frozen=True, kw_only=True, rename="kebab"):
     allow_changed_state: bool = False
 
 
+class BackfillRequest(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """Which time is computed again, and where to: see [backfill.md](backfill.md)."""
+
+    since: Annotated[str, Meta(description="the first time, such as 2026-03-01 or 2026-03-01T06:00+02:00")] = (
+        msgspec.field(name="from")
+    )
+    until: Annotated[str, Meta(description="the time before which it ends")] = msgspec.field(name="to")
+    sinks: Annotated[tuple[str, ...], Meta(description="those that it writes; none: all")] = ()
+    params: dict[str, Any] = {}  # set or replaced
+    parallelism: Annotated[int, Meta(ge=1)] | None = None  # of all tasks
+    name: str = ""  # of the new job; empty: the job's with `-backfill`
+
+
 class ReadJob(Answer, frozen=True, kw_only=True, rename="kebab"):
     """What a job file says. `normal` is the same in the form in which jobs are stored; null if it has faults."""
 

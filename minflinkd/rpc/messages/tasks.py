@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.input_range import Limits
 from minflinkd.jobgraph.model import Checkpointing, Execution, RuntimeMode, Task
 from minflinkd.rpc.messages.base import Done, Message, Notice, Request
 from minflinkd.rpc.messages.slots import Library
@@ -33,6 +34,7 @@ class JobContext(Message, frozen=True):
     spark: dict[str, str] = {}
     trigger_interval: float = 0.0
     execution: Execution = Execution.MICRO_BATCH
+    limits: Limits | None = None  # of a job that reads the rows of some time only
     libraries: tuple[Library, ...] = ()  # in the artifacts; a session cannot hold one in two versions (B31)
     version: str = ""  # of the graph, `jobgraph.model.version_of`; only tasks of the current one are adopted (A14a)
 

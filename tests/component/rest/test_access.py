@@ -79,6 +79,7 @@ MORE = {
     "POST /jobs/text": "submit",
     "POST /jobs/{jobid}/hot-restart": "submit",
     "POST /jobs/{jobid}/submit-again": "submit",
+    "POST /jobs/{jobid}/backfill": "submit",
     "POST /taskmanagers/{taskmanagerid}/drain": "admin",
     "DELETE /taskmanagers/{taskmanagerid}/drain": "admin",
     "DELETE /storage/orphans": "admin",

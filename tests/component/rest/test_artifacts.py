@@ -1,4 +1,4 @@
-"""Artifacts that a browser uploads, and a job that is submitted once more with those that it has (E18)."""
+"""Artifacts that a browser uploads, and jobs that are made of a known one, with those that it has (E18)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from minflinkd.blob.keys import BlobKey, BlobKind
 from minflinkd.blob.server import BlobOptions, BlobServer
 from minflinkd.jobgraph.faults import GraphFault
-from minflinkd.jobgraph.model import Artifact
+from minflinkd.jobgraph.model import Artifact, Sink
 from minflinkd.metrics.registry import Metrics
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
@@ -161,3 +161,69 @@ async def test_artifacts_that_are_gone_are_named(
     assert status == 400
     assert "artifacts[0]: the artifact delays.py is not there any more" in answer["errors"][1]
     assert dispatcher.submissions == []
+
+
+async def backfill(http: Http, query: str = "", **more: Any) -> tuple[int, Any]:
+    body = {"from": "2026-03-01", "to": "2026-03-02"} | more
+    async with http.post(f"/jobs/{RUNNING}/backfill?{query}", json=body) as response:
+        return response.status, await response.json()
+
+
+def with_key(dispatcher: Dispatcher, watermark_ms: int = 1_800_000_000_000) -> None:
+    """Let the running job write rows that replace each other, and let it be done with its input up to a time."""
+    job = dispatcher.jobs[RUNNING]
+    sink = replace(job.graph.vertices[-1], sink=Sink(format="delta", path="/data/out", options={"key": "carrier"}))
+    tasks = tuple(replace(task, metrics=replace(task.metrics, watermark_ms=watermark_ms)) for task in job.tasks)
+    graph = replace(job.graph, vertices=(*job.graph.vertices[:-1], sink))
+    dispatcher.jobs[RUNNING] = replace(job, graph=graph, tasks=tasks)
+
+
+async def test_a_backfill_is_a_batch_job_of_the_running_one(
+    http: Http, blobs: BlobServer, dispatcher: Dispatcher
+) -> None:
+    """It has the job's secrets and artifacts, and the job stays as it is."""
+    await with_artifact(blobs, dispatcher)
+    with_key(dispatcher)
+    status, answer = await backfill(http, f"jobId={NEW}", parallelism=4, params={"minutes": 30})
+    assert (status, answer["jobid"]) == (202, NEW)
+    [asked] = dispatcher.submissions
+    document = json.loads(asked.document)
+    assert document["mode"] == "batch"
+    assert document["input-range"] == {"from": "2026-03-01", "to": "2026-03-02"}
+    assert document["params"] == {"minutes": 30, "db_password": "hunter2"}
+    assert document["parallelism"] == 4
+    [artifact] = document["artifacts"]
+    assert await blobs.read(NEW, BlobKey.parse(artifact["key"])) == CODE
+    assert (asked.job_id, asked.owner, asked.dry_run) == (NEW, "submit", False)
+    assert (await backfill(http, "dry-run"))[0] == 200
+
+
+async def test_a_backfill_that_would_spoil_the_output_is_refused(http: Http, dispatcher: Dispatcher) -> None:
+    status, answer = await backfill(http)
+    assert status == 400
+    assert "vertices.out.sink: the job has written these rows, and a parquet sink only adds" in answer["errors"][1]
+    assert dispatcher.submissions == []
+
+
+async def test_the_running_job_must_be_done_with_that_time(http: Http, dispatcher: Dispatcher) -> None:
+    """Its tasks say how far they are."""
+    with_key(dispatcher, watermark_ms=1_772_000_000_000)
+    status, answer = await backfill(http)
+    assert status == 400
+    assert "input-range.to: the job itself still works on that time" in answer["errors"][1]
+
+
+async def test_what_is_never_final_is_explained(http: Http, dispatcher: Dispatcher) -> None:
+    with_key(dispatcher)
+    dispatcher.faults = (GraphFault(path="vertices.out.output-mode", problem="append is not supported"),)
+    status, answer = await backfill(http)
+    assert status == 400
+    assert answer["errors"][1].startswith("vertices.out: append is not supported (a backfill writes rows when they are")
+
+
+async def test_who_may_submit_some_jobs_backfills_none_of_the_others(http: Http, dispatcher: Dispatcher) -> None:
+    """The new job's name counts as well (E41)."""
+    with_key(dispatcher)
+    body = {"from": "2026-03-01", "to": "2026-03-02"}
+    async with http.post(f"/jobs/{RUNNING}/backfill", json=body, headers=bearer("limited")) as response:
+        assert response.status == 403

@@ -26,7 +26,7 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.code.libraries import JobCode
 from minflinkd.taskmanager.session.exchange.reading import ExchangeSource
 from minflinkd.taskmanager.session.exchange.writing import not_storable
-from minflinkd.taskmanager.session.plan import bad_records, real_time, watermarks
+from minflinkd.taskmanager.session.plan import bad_records, input_range, real_time, watermarks
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import check_code, check_rows
 from minflinkd.taskmanager.session.plan.streamable import choose_output_mode
@@ -128,6 +128,7 @@ def _build(
         else:
             choose_output_mode(session, plan, task)
         plan.operators = operators.nodes(session, plan.frame)
+        plan.faults.extend(input_range.faults_within(plan.operators, job.limits))
         if plan.keeps_state:
             steady_plans.hold(spark, stateful=True)
         else:
@@ -187,7 +188,7 @@ def _build_vertex(session: Session, plan: Plan, task: Task, vertex: Vertex, job:
         inputs[edge.id] = plan.frames[edge.id]
     if vertex.source is not None:
         source, path = vertex.source, f"{path}.source"
-        frame = _attempt(plan, path, lambda: _source(plan, vertex, source, job.params, code))
+        frame = _attempt(plan, path, lambda: _source(plan, vertex, source, job, code))
         if frame is None and any(fault.path == path for fault in plan.faults):
             frame, rejects = _stand_in(plan.spark, source), False
             if frame is None:
@@ -223,30 +224,37 @@ def _build_vertex(session: Session, plan: Plan, task: Task, vertex: Vertex, job:
         )
         if frame is None:
             return
+    watermark = vertex.watermark
+    if watermark is not None:
+        path = f"vertices.{vertex.id}.watermark"
+        given = _attempt(plan, path, lambda: input_range.happened_within(frame, vertex.id, job.limits))
+        if given is None:
+            return
+        frame = given
     plan.computed[vertex.id] = frame
-    if vertex.watermark is not None:
-        watermark = vertex.watermark
-        marked = _attempt(
-            plan, f"vertices.{vertex.id}.watermark", lambda: frame.withWatermark(watermark.column, watermark.delay)
-        )
+    if watermark is not None:
+        delay = input_range.delay_within(watermark.delay, job.limits)
+        marked = _attempt(plan, path, lambda: frame.withWatermark(watermark.column, delay))
         if marked is None:
             return
         frame = marked
     plan.frames[vertex.id] = operators.mark(frame, vertex.id)
 
 
-def _source(plan: Plan, vertex: Vertex, source: Source, params: dict[str, Any], code: JobCode) -> Any:
+def _source(plan: Plan, vertex: Vertex, source: Source, job: JobContext, code: JobCode) -> Any:
     spark, key = plan.spark, plan.real_time
     if source.python is not None:
-        return code.function(source.python)(spark, dict(params))
+        return code.function(source.python)(spark, dict(job.params))
     if vertex.on_bad_record is not None:
-        return bad_records.reader(spark, source).load(source.path)
+        frame = bad_records.reader(spark, source).load(source.path)
+        return input_range.written_within(frame, source, vertex.id, job.limits)
     format = source.format
     reader = spark.readStream.format(format) if key is None else real_time_source.reader(spark, format, key)
-    reader = reader.options(**source.options)
+    reader = reader.options(**input_range.options_within(source, vertex.id, job.limits))
     if source.schema is not None:
         reader = reader.schema(source.schema)
-    return reader.load(source.path) if source.path is not None else reader.load()
+    frame = reader.load(source.path) if source.path is not None else reader.load()
+    return input_range.written_within(frame, source, vertex.id, job.limits)
 
 
 def _stand_in(spark: SparkSession, source: Source) -> DataFrame | None:

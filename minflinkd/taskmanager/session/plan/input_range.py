@@ -1,0 +1,93 @@
+"""Reads only the rows of some time, as a job's `input-range` says (`jobgraph.input_range`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+from pyspark.sql.types import StructType
+
+from minflinkd.jobgraph.faults import GraphFault, vertex_path
+from minflinkd.jobgraph.input_range import Limit, Limits
+from minflinkd.jobgraph.model import Source
+from minflinkd.rpc.snapshot import PlanNode
+from minflinkd.runtime.ids import VertexId
+
+_STARTS: Final = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"})  # of Kafka
+
+
+def options_within(source: Source, vertex: VertexId, limits: Limits | None) -> dict[str, str]:
+    """Return the options of a source with which it reads nothing that is too old, as far as Spark can do it.
+
+    A partition of Kafka without a record of the time, or of a later one, is read from its end on.
+    """
+    limit = _written(vertex, limits)
+    if limit is None or source.format != "kafka":
+        return source.options
+    others = {name: value for name, value in source.options.items() if name.lower() not in _STARTS}
+    since = max(limit.since_ms, 0)
+    return others | {"startingTimestamp": str(since), "startingOffsetsByTimestampStrategy": "latest"}
+
+
+def written_within(frame: DataFrame, source: Source, vertex: VertexId, limits: Limits | None) -> DataFrame:
+    """Return the rows of a source that were written in its range, if it has one by this time."""
+    limit = _written(vertex, limits)
+    if limit is None:
+        return frame
+    if source.format == "kafka":
+        written = frame["timestamp"]
+    else:
+        written = frame.metadataColumn("_metadata").getField("file_modification_time")
+    return frame.where(_between(written, written, limit))
+
+
+def happened_within(frame: DataFrame, vertex: VertexId, limits: Limits | None) -> DataFrame:
+    """Return the rows of a vertex whose event time is in its range, if it has one. Of a window, all must be in it."""
+    for limit in _of(vertex, limits):
+        if limit.column:
+            time = F.col(limit.column)
+            kind = frame.select(time).schema[0].dataType
+            if isinstance(kind, StructType) and {"start", "end"} <= set(kind.names):
+                frame = frame.where(_between(time.getField("start"), time.getField("end"), limit, closed=True))
+            else:
+                frame = frame.where(_between(time, time, limit))
+    return frame
+
+
+def delay_within(delay: str, limits: Limits | None) -> str:
+    """Return the delay of a watermark. In a range, it is one with which no row is late, in whatever order they come."""
+    return delay if limits is None else f"{limits.length_ms} milliseconds"
+
+
+def faults_within(operators: tuple[PlanNode, ...], limits: Limits | None) -> Iterator[GraphFault]:
+    """Yield the operators that a longer delay of the watermark would make do something else."""
+    for node in operators if limits is not None else ():
+        if node.kind == "DeduplicateWithinWatermark":
+            problem = (
+                "dropDuplicatesWithinWatermark looks back over the watermark's delay, and a range has a longer one"
+            )
+            hint = "use dropDuplicates, with the event time among its columns"
+            yield GraphFault(path=vertex_path(node.vertex) if node.vertex else "vertices", problem=problem, hint=hint)
+
+
+def _of(vertex: VertexId, limits: Limits | None) -> tuple[Limit, ...]:
+    return () if limits is None else limits.vertices.get(vertex, ())
+
+
+def _written(vertex: VertexId, limits: Limits | None) -> Limit | None:
+    return next((limit for limit in _of(vertex, limits) if not limit.column), None)
+
+
+def _between(begin: Column, end: Column, limit: Limit, *, closed: bool = False) -> Column:
+    """`closed`: `end` may be the end of the range. That of a window is not in the window."""
+    inside = begin >= _literal(limit.since_ms)
+    if limit.until_ms is not None:
+        until = _literal(limit.until_ms)
+        inside = inside & (end <= until if closed else end < until)
+    return inside
+
+
+def _literal(ms: int) -> Column:
+    return F.timestamp_millis(F.lit(ms))
