@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, TaskSample
@@ -358,9 +358,18 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
             if (now := value(task)) is not None:
                 family.add_metric([job, task.task_id], now)
         yield family
-    latencies = GaugeMetricFamily(
+    histogram = HistogramMetricFamily(
         "minflinkd_task_latency_seconds",
         "In real-time mode, seconds from the time of a record until the stage that read it was done with it.",
+        labels=["job", "task"],
+    )
+    for job, task in samples:
+        if task.latency_buckets:
+            histogram.add_metric([job, task.task_id], task.latency_buckets, task.latency_sum)
+    yield histogram
+    latencies = GaugeMetricFamily(
+        "minflinkd_task_recent_latency_seconds",
+        "The same of the last second or so, by quantile.",
         labels=["job", "task", "quantile"],
     )
     for job, task in samples:

@@ -50,6 +50,8 @@ class TaskSample(msgspec.Struct, frozen=True, kw_only=True):
     compacted_files: dict[str, int] = {}  # by the sink
     failed_compactions: dict[str, int] = {}
     latencies: dict[str, float] = {}  # in real-time mode: by quantile, in seconds
+    latency_buckets: tuple[tuple[str, int], ...] = ()  # rows below each bound in seconds, and `+Inf`: all
+    latency_sum: float = 0.0  # seconds
     cut_pause: float | None = None  # in real-time mode: seconds
     output_backlog: int = 0  # bytes
     backpressured: bool = False

@@ -20,7 +20,7 @@ from minflinkd.rest.backend import Backend
 from minflinkd.rest.blobs import BlobListing
 from minflinkd.rest.jvm import jvm_sample, memory
 from minflinkd.rpc.jobs import GetJob, JobDetails, JobOverview, JobStatus, RepeatedFailures, TaskDetails
-from minflinkd.rpc.messages import RealTimeFigures, Request, SessionPhase
+from minflinkd.rpc.messages import LATENCY_BOUNDS, RealTimeFigures, Request, SessionPhase
 from minflinkd.runtime.errors import MinflinkError
 
 R = TypeVar("R")
@@ -138,6 +138,8 @@ def _task_sample(details: TaskDetails) -> TaskSample:
         compacted_files={sink: told.files for sink, told in metrics.compactions.items()},
         failed_compactions={sink: told.failed for sink, told in metrics.compactions.items()},
         latencies=_latencies(metrics.real_time),
+        latency_buckets=_latency_buckets(metrics.real_time),
+        latency_sum=metrics.real_time.latency_sum_ms / 1000 if metrics.real_time is not None else 0.0,
         cut_pause=_cut_pause(metrics.real_time),
         batch_duration=metrics.batch_ms / 1000,
         state_rows=metrics.state_rows,
@@ -155,6 +157,13 @@ def _latencies(told: RealTimeFigures | None) -> dict[str, float]:
     if told is None or told.p50_ms is None or told.p99_ms is None or told.longest_ms is None:
         return {}
     return {"0.5": told.p50_ms / 1000, "0.99": told.p99_ms / 1000, "1": told.longest_ms / 1000}
+
+
+def _latency_buckets(told: RealTimeFigures | None) -> tuple[tuple[str, int], ...]:
+    """Return the rows below each bound, as Prometheus writes it."""
+    if told is None or not told.latency_counts:
+        return ()
+    return tuple(zip([*(str(ms / 1000) for ms in LATENCY_BOUNDS), "+Inf"], told.latency_counts, strict=True))
 
 
 def _cut_pause(told: RealTimeFigures | None) -> float | None:

@@ -74,6 +74,7 @@ from minflinkd.rpc.messages.state import (
     StoreTotals,
 )
 from minflinkd.rpc.messages.tasks import (
+    LATENCY_BOUNDS,
     Analysis,
     AnalyzeJob,
     ArtifactRef,
@@ -109,6 +110,7 @@ from minflinkd.rpc.messages.threads import (
 )
 
 __all__ = [
+    "LATENCY_BOUNDS",
     "AcknowledgeCheckpoint",
     "AllocateSlots",
     "Analysis",

@@ -148,10 +148,15 @@ class SinkCompactions(Message, frozen=True):
     failure: str = ""  # of the last one
 
 
-class RealTimeFigures(Message, frozen=True):
-    """Figures of a task in real-time mode, while its batch runs (T5). Latencies are of the last second or so.
+# Milliseconds up to which latencies are counted: those below 1, below 2, below 4, ... and then all.
+LATENCY_BOUNDS = tuple(1 << power for power in range(17))
 
-    A latency is the time from a record's timestamp until the stage that read it was done with it. None: no rows.
+
+class RealTimeFigures(Message, frozen=True):
+    """Figures of a task in real-time mode, while its batch runs (T5).
+
+    A latency is the time from a record's timestamp until the stage that read it was done with it. Quantiles are of the
+    last second or so. None: no rows.
     """
 
     rows: int = 0  # read since the attempt began
@@ -159,6 +164,10 @@ class RealTimeFigures(Message, frozen=True):
     p50_ms: int | None = None
     p99_ms: int | None = None
     longest_ms: int | None = None
+    latency_counts: tuple[
+        int, ...
+    ] = ()  # since the attempt began: rows below each of LATENCY_BOUNDS, and all; (): none
+    latency_sum_ms: int = 0  # of all rows since the attempt began
     cut_pause_ms: float | None = None  # for which the last end of a batch kept rows waiting; None: none has ended yet
 
 

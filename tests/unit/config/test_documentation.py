@@ -213,6 +213,8 @@ def a_whole_cluster() -> ClusterSample:
         compacted_files={"out": 1},
         failed_compactions={"out": 1},
         latencies={"0.5": 0.001},
+        latency_buckets=(("0.001", 1), ("+Inf", 2)),
+        latency_sum=0.01,
         cut_pause=0.05,
     )
     checkpoints = CheckpointSample(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minflinkd.rpc.messages import RealTimeFigures
-from minflinkd.taskmanager.session.query.latency import figures, quantile, upper_ms
+from minflinkd.rpc.messages import LATENCY_BOUNDS, RealTimeFigures
+from minflinkd.taskmanager.session.query.latency import below_bounds, figures, quantile, upper_ms
 
 BUCKETS = 88
 
@@ -39,10 +39,30 @@ def test_a_quantile_is_at_most_a_quarter_too_high(latencies: list[int], share: f
 def test_figures_are_of_the_time_since_the_last_ones() -> None:
     """Without rows there is no latency. There is no pause before a batch has ended (T5)."""
     counts = ["0"] * BUCKETS
-    first = figures(f"10 -1 {' '.join(counts)}", None, 2.0)
-    assert first == RealTimeFigures(rows=10, rows_per_second=5.0)
+    nothing = (0,) * (len(LATENCY_BOUNDS) + 1)
+    first = figures(f"10 -1 0 {' '.join(counts)}", None, 2.0)
+    assert first == RealTimeFigures(rows=10, rows_per_second=5.0, latency_counts=nothing)
     counts[1], counts[8] = "99", "1"
-    second = figures(f"110 83500 {' '.join(counts)}", first, 1.0)
+    second = figures(f"110 83500 108 {' '.join(counts)}", first, 1.0)
     assert second == RealTimeFigures(
-        rows=110, rows_per_second=100.0, p50_ms=1, p99_ms=1, longest_ms=9, cut_pause_ms=pytest.approx(83.5)
+        rows=110,
+        rows_per_second=100.0,
+        p50_ms=1,
+        p99_ms=1,
+        longest_ms=9,
+        latency_counts=(0, 99, 99, 99, *[100] * 14),
+        latency_sum_ms=108,
+        cut_pause_ms=pytest.approx(83.5),
     )
+    third = figures(f"210 83500 108 {' '.join(counts)}", second, 1.0)
+    assert (third.latency_counts[1], third.latency_counts[-1], third.latency_sum_ms) == (198, 200, 216)
+
+
+@given(st.lists(st.integers(0, 100_000), max_size=200))
+def test_rows_below_a_bound_are_counted_exactly(latencies: list[int]) -> None:
+    """Prometheus adds them up over time, so no error may add up with them (T5)."""
+    counts = [0] * BUCKETS
+    for latency in latencies:
+        counts[bucket(latency)] += 1
+    exact = [sum(latency < bound for latency in latencies) for bound in LATENCY_BOUNDS]
+    assert below_bounds(counts) == [*exact, len(latencies)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minflinkd.rpc.messages import RealTimeFigures
+from minflinkd.rpc.messages import LATENCY_BOUNDS, RealTimeFigures
 
 _SINGLE = 8  # buckets of one millisecond
 _PER_POWER = 4
@@ -34,18 +34,31 @@ def quantile(counts: Sequence[int], share: float) -> int | None:
     return None
 
 
+def below_bounds(counts: Sequence[int]) -> list[int]:
+    """Return how many rows had a latency below each of LATENCY_BOUNDS, and how many there are.
+
+    Each bound is one of the buckets, so these numbers are exact.
+    """
+    ends = [upper_ms(bucket) for bucket in range(len(counts))]
+    found = [sum(n for n, end in zip(counts, ends, strict=True) if end < bound) for bound in LATENCY_BOUNDS]
+    return [*found, sum(counts)]
+
+
 def figures(text: str, before: RealTimeFigures | None, seconds: float) -> RealTimeFigures:
     """Return what is told after what `Control.figures` has answered, `seconds` after what was told `before`.
 
-    `text`: the rows that were read since the attempt began, the last pause in microseconds (-1: none yet), and the
-    counts since the last time.
+    `text`: the rows that were read since the attempt began, the last pause in microseconds (-1: none yet), and since
+    the last time the sum of all latencies in milliseconds, and the counts.
     """
-    rows, pause, *counts = map(int, text.split())
+    rows, pause, waited, *counts = map(int, text.split())
+    earlier = before.latency_counts if before is not None and before.latency_counts else (0,) * len(counts)
     return RealTimeFigures(
         rows=rows,
         rows_per_second=round((rows - (before.rows if before is not None else 0)) / seconds, 1) if seconds > 0 else 0.0,
         p50_ms=quantile(counts, 0.5),
         p99_ms=quantile(counts, 0.99),
         longest_ms=quantile(counts, 1.0),
+        latency_counts=tuple(a + b for a, b in zip(earlier, below_bounds(counts), strict=False)),
+        latency_sum_ms=(before.latency_sum_ms if before is not None else 0) + waited,
         cut_pause_ms=pause / 1000 if pause >= 0 else None,
     )

@@ -67,6 +67,7 @@ public final class RealTimeSource implements TableProvider {
     private final String key;
     private final AtomicLong rows = new AtomicLong();
     private final AtomicLongArray latencies = new AtomicLongArray(BUCKETS); // since they were told last
+    private final AtomicLong waited = new AtomicLong(); // all latencies together, in milliseconds, since then
     private long endedAt = 0; // nanoseconds: the first reader of the last batch has ended; 0: the next batch reads
     private long pause = -1; // microseconds in which nothing was read between two batches, the last time
     private volatile long cuts = 0;
@@ -108,10 +109,13 @@ public final class RealTimeSource implements TableProvider {
       return rows.get();
     }
 
-    /** Rows so far, the last pause in microseconds (-1: none), and the rows by bucket of their latency since last time. */
+    /**
+     * Rows so far, the last pause in microseconds (-1: none), and since last time all latencies together in milliseconds,
+     * and the rows by bucket of their latency.
+     */
     public synchronized String figures() {
       StringBuilder text = new StringBuilder();
-      text.append(rows.get()).append(' ').append(pause);
+      text.append(rows.get()).append(' ').append(pause).append(' ').append(waited.getAndSet(0));
       for (int bucket = 0; bucket < BUCKETS; bucket++) text.append(' ').append(latencies.getAndSet(bucket, 0));
       return text.toString();
     }
@@ -175,6 +179,7 @@ public final class RealTimeSource implements TableProvider {
     /** A row is done with, by the stage that has read it. `millis`: since the time of its record. */
     void done(long millis) {
       latencies.incrementAndGet(bucket(millis));
+      waited.addAndGet(Math.max(millis, 0L));
     }
 
     static int bucket(long ms) {
