@@ -91,6 +91,26 @@ def _group(item: pytest.Item) -> str | None:
     )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End what a group has started with the last test of the group.
+
+    Otherwise its daemons and JVMs would stay until the last test of the process, and of a few groups they fill a
+    machine.
+    """
+    yield
+    group = _named_group(item)
+    if group is not None and nextitem is not None and _named_group(nextitem) != group:
+        _, _, fixture = group.partition("-")
+        for definition in item.session._fixturemanager.getfixturedefs(fixture, item) or ():
+            definition.finish(item._request)  # type: ignore[attr-defined]
+
+
+def _named_group(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("xdist_group")
+    return None if marker is None else str(marker.args[0])
+
+
 class FailuresAtOnce:
     """Names a failed test, and its error, when it fails: a run of two hours would tell it at the end."""
 
