@@ -11,6 +11,7 @@ from minflinkd.dispatcher.blobs import keys_of_versions
 from minflinkd.dispatcher.state_fit import compare, held_state
 from minflinkd.dispatcher.submission import Admit, Analyzer, ContextOf
 from minflinkd.dispatcher.versions import Versions
+from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import JobGraph
 from minflinkd.rpc.jobs import HotRestartJob, RestartAnswer
 from minflinkd.rpc.messages import HeldState
@@ -59,4 +60,8 @@ class VersionCheck:
             allow_non_restored=request.allow_non_restored_state,
             allow_changed=request.allow_changed_state,
         )
+        if graph.input_range != running.input_range:
+            problem = "the state that is there is of the rows of another range"
+            hint = "keep the range; or cancel the job, and submit it with the other one"
+            faults = (*faults, GraphFault(path="input-range", problem=problem, hint=hint))
         return graph, RestartAnswer(job_id=job_id, faults=faults, changes=changes)

@@ -229,3 +229,25 @@ async def test_an_operator_that_means_the_delay_is_refused(child: Child, tmp_pat
     (fault,) = (await child.ask(request)).faults
     assert fault.path == "vertices.result"
     assert "looks back over the watermark's delay" in fault.problem
+
+
+@pytest.mark.parametrize("by", ["python", "sql"])
+async def test_a_watermark_that_the_job_file_does_not_name_is_refused(child: Child, tmp_path: Path, by: str) -> None:
+    """Rows would be chosen by when their files were written, and windows would lack some of theirs."""
+    (tmp_path / "in").mkdir()
+    code = tmp_path / "acme.py"
+    code.write_text("def timed(inputs, params):\n    return inputs['events'].withWatermark('time', '1 minute')\n")
+    written = "SELECT * FROM events WATERMARK time DELAY OF INTERVAL 1 MINUTE AS e"
+    timed = {"python": "acme:timed"} if by == "python" else {"sql": written}
+    vertices = {
+        "timed": {"inputs": ["events"], **timed},
+        "result": {"inputs": ["timed"], "sql": "SELECT key FROM timed"},
+    }
+    graph = over(tmp_path, vertices)
+    context = job(mode=RuntimeMode.BATCH, limits=limits(graph))
+    request = p.AnalyzeTasks(job=context, tasks=chain(graph), artifacts={"acme.py": str(code)})
+    (fault,) = (await child.ask(request)).faults
+    assert fault.path == f"vertices.timed.{by}"
+    assert "it sets a watermark itself" in fault.problem
+    without = p.AnalyzeTasks(job=job(mode=RuntimeMode.BATCH), tasks=chain(graph), artifacts={"acme.py": str(code)})
+    assert not (await child.ask(without)).faults

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,7 @@ from minflinkd.runtime.crash_points import CrashPoint
 from minflinkd.runtime.errors import RemoteError
 from minflinkd.runtime.ids import JobId, TaskId
 from minflinkd.storage.interface import StorageUnavailable
-from tests.unit.dispatcher.conftest import Cluster
+from tests.unit.dispatcher.conftest import DOCUMENT, Cluster
 from tests.unit.dispatcher.versions_world import (
     BOOM,
     COUNT,
@@ -124,6 +125,18 @@ async def test_a_dry_run_and_a_refused_version_touch_nothing(cluster: Cluster, r
         assert [s.fate for s in lossy.changes.state] == [j.StateFate.LOST]
         assert len(runner.deployed) == before
         assert [r.number for r in (await cluster.job(JOB)).hot_restarts] == [1]
+
+
+async def test_a_version_may_not_read_another_range(cluster: Cluster, runner: Runner) -> None:
+    """What is in its state would be of rows that the new version does not read."""
+    async with job_running(cluster, runner):
+        ranged = {"mode": "batch", "input-range": {"from": "2026-03-01", "to": "2026-03-02"}}
+        vertices = copy.deepcopy(DOCUMENT["vertices"])
+        vertices[0]["source"] = {"format": "text", "path": "/in"}
+        refused = await restart(cluster, "2", document=document("2", vertices=vertices, **ranged))
+        (fault,) = (fault for fault in refused.faults if fault.path == "input-range")
+        assert "of the rows of another range" in fault.problem
+        assert [d.job.params["version"] for d in runner.deployed] == ["1"]
 
 
 async def test_a_second_request_is_refused_or_takes_the_place_of_the_first(cluster: Cluster, runner: Runner) -> None:

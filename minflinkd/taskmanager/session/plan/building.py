@@ -224,6 +224,11 @@ def _build_vertex(session: Session, plan: Plan, task: Task, vertex: Vertex, job:
         )
         if frame is None:
             return
+    if input_range.sets_watermark(session, frame, job.limits):
+        problem = "it sets a watermark itself, and a range is of the event time that the job file names"
+        hint = "set it in the job file: watermark: {column: ..., delay: ...} of this vertex, or of one before it"
+        plan.faults.append(GraphFault(path=path, problem=problem, hint=hint))
+        return
     watermark = vertex.watermark
     if watermark is not None:
         path = f"vertices.{vertex.id}.watermark"

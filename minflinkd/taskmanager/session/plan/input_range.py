@@ -14,7 +14,10 @@ from minflinkd.jobgraph.input_range import Limit, Limits
 from minflinkd.jobgraph.model import Source
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.ids import VertexId
+from minflinkd.taskmanager.session.plan.watermarks import NEVER
+from minflinkd.taskmanager.session.spark.session import Session
 
+_NEVER_MS: Final = int(NEVER.split()[0]) * 86_400_000
 _STARTS: Final = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"})  # of Kafka
 
 
@@ -70,6 +73,26 @@ def faults_within(operators: tuple[PlanNode, ...], limits: Limits | None) -> Ite
             )
             hint = "use dropDuplicates, with the event time among its columns"
             yield GraphFault(path=vertex_path(node.vertex) if node.vertex else "vertices", problem=problem, hint=hint)
+
+
+def sets_watermark(session: Session, frame: DataFrame, limits: Limits | None) -> bool:
+    """Whether the code or SQL of a vertex sets a watermark by itself, in a job with a range.
+
+    Its rows would not be chosen by that event time, and some would be late. Every other watermark has a known delay.
+    """
+    if limits is None:
+        return False
+    logical = getattr(session.jvm.org.apache.spark.sql.catalyst.plans.logical, "EventTimeWatermark$")
+    known = {limits.length_ms, _NEVER_MS}
+    rest = [frame._jdf.queryExecution().analyzed()]
+    while rest:
+        node = rest.pop()
+        is_watermark = str(node.nodeName()) == "EventTimeWatermark"
+        if is_watermark and int(getattr(logical, "MODULE$").getDelayMs(node.delay())) not in known:
+            return True
+        children = node.children()
+        rest += [children.apply(i) for i in range(children.size())]
+    return False
 
 
 def _of(vertex: VertexId, limits: Limits | None) -> tuple[Limit, ...]:
