@@ -30,7 +30,7 @@ from minflinkd.rest.identity.roles import Role, require_job
 from minflinkd.rest.schemas import Submitted
 from minflinkd.rest.schemas.documents import BackfillRequest, Resubmission
 from minflinkd.rest.submission import DRY_RUN, GIVEN_ID, submitted
-from minflinkd.rpc.jobs import JobDetails, JobStatus, SubmitJob
+from minflinkd.rpc.jobs import JobDetails, SubmitJob
 from minflinkd.runtime.errors import NotFound
 from minflinkd.runtime.ids import IdSource, JobId
 
@@ -164,6 +164,6 @@ def _gone(i: int, artifact: Artifact) -> GraphFault:
 
 
 def _watermark(job: JobDetails) -> int | None:
-    """Return the time up to which all tasks of a running job are done with their input; None: not known."""
+    """Return the time up to which all tasks of a job are done with their input; None: not known, or it has ended."""
     known = [task.metrics.watermark_ms for task in job.tasks if task.metrics.watermark_ms]
-    return min(known, default=None) if job.status is JobStatus.RUNNING else None
+    return None if job.status.terminal else min(known, default=None)

@@ -19,7 +19,7 @@ from tests.e2e.command import minflinkd
 from tests.faults.hot_restarts import ONE
 from tests.lakes import Delta, Iceberg
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 MINUTES = 40
