@@ -10,6 +10,7 @@ at hand. Its artifacts are there until the job has ended.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -36,6 +37,14 @@ from minflinkd.runtime.ids import IdSource, JobId
 
 _RESTORE = Body(Resubmission, "Where the new job starts")
 _RANGE = Body(BackfillRequest, "Which time")
+
+
+class _New(NamedTuple):
+    """What a request says of the job to come."""
+
+    job_id: JobId
+    dry_run: bool
+    owner: str
 
 
 class ResubmissionRoutes:
@@ -82,6 +91,7 @@ class ResubmissionRoutes:
 
         Raises InvalidJob, and what the Dispatcher raises.
         """
+        new = self._new(request)
         asked = await _RESTORE.of(request, self._limits)
         job = await self._backend.job(request)
         restore = Restore(
@@ -90,10 +100,11 @@ class ResubmissionRoutes:
             allow_non_restored_state=asked.allow_non_restored_state,
             allow_changed_state=asked.allow_changed_state,
         )
-        return await self._submit(request, job.job_id, replace(job.graph, restore=restore))
+        return await self._submit(request, new, job.job_id, replace(job.graph, restore=restore))
 
     async def backfill(self, request: web.Request) -> web.Response:
         """Answer as `submit` does. Raises InvalidJob, and what the Dispatcher raises."""
+        new = self._new(request)
         body = await _RANGE.of(request, self._limits)
         asked = msgspec.convert(body, Backfill, from_attributes=True)
         job = await self._backend.job(request)
@@ -104,28 +115,30 @@ class ResubmissionRoutes:
             raise InvalidJob(error.faults) from error
         require_job(identity_of(request), graph.name)
         try:
-            return await self._submit(request, job.job_id, graph, notes)
+            return await self._submit(request, new, job.job_id, graph, notes)
         except InvalidJob as error:
             raise InvalidJob(tuple(map(in_words_of_a_backfill, error.faults))) from error
 
+    def _new(self, request: web.Request) -> _New:
+        return _New(GIVEN_ID.of(request) or self._ids.job(), DRY_RUN.of(request), identity_of(request).name)
+
     async def _submit(
-        self, request: web.Request, old: JobId, graph: JobGraph, notes: Sequence[str] = ()
+        self, request: web.Request, new: _New, old: JobId, graph: JobGraph, notes: Sequence[str] = ()
     ) -> web.Response:
         """Submit a graph with copies of the artifacts of the job `old`. `notes`: for the user, beside warnings."""
-        dry_run, new, user = DRY_RUN.of(request), GIVEN_ID.of(request) or self._ids.job(), identity_of(request).name
-        request[JOB] = new
+        request[JOB] = new.job_id
         held = list[BlobKey]()
         try:
-            graph = replace(graph, artifacts=await self._copied(old, new, graph, user, held))
-            question = SubmitJob(job_id=new, document=encode(graph), dry_run=dry_run, owner=user)
+            graph = replace(graph, artifacts=await self._copied(old, new.job_id, graph, new.owner, held))
+            question = SubmitJob(job_id=new.job_id, document=encode(graph), dry_run=new.dry_run, owner=new.owner)
             answer = await self._backend.dispatcher(question, self._backend.submit_timeout())
             if answer.faults:
                 raise InvalidJob(answer.faults)
         finally:
             for key in held:
                 assert self._blobs is not None
-                await self._blobs.release(new, key)
-        return submitted(replace(answer, warnings=(*notes, *answer.warnings)), dry_run=dry_run)
+                await self._blobs.release(new.job_id, key)
+        return submitted(replace(answer, warnings=(*notes, *answer.warnings)), dry_run=new.dry_run)
 
     async def _copied(
         self, old: JobId, new: JobId, graph: JobGraph, user: str, held: list[BlobKey]
