@@ -79,12 +79,12 @@ def check_input_range(graph: JobGraph, faults: Faults) -> None:
 
 
 def limits(graph: JobGraph) -> Limits | None:
-    """Return which rows a valid graph reads; None: all."""
+    """Return which rows a graph reads; None: all, or its range is a fault, of which the check of the job tells."""
     if graph.input_range is None:
         return None
     since, until = parse_time(graph.input_range.since), parse_time(graph.input_range.until)
-    assert since is not None
-    assert until is not None
+    if since is None or until is None or until <= since:
+        return None
     reach = _Reach(graph)
     found: dict[VertexId, tuple[Limit, ...]] = {}
     for vertex in graph.vertices:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from minflinkd.jobgraph.document import parse_json, parse_yaml
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.input_range import EARLY_MS, Limit, format_time, limits, parse_time
-from minflinkd.jobgraph.model import decode, encode
+from minflinkd.jobgraph.model import InputRange, decode, encode
 from minflinkd.jobgraph.validation import parse_job
 from minflinkd.runtime.ids import VertexId
 
@@ -173,3 +174,10 @@ def test_limits_name_vertices() -> None:
     assert found is not None
     assert found.length_ms == UNTIL - SINCE
     assert set(found.vertices) == {VertexId("timed")}
+
+
+@pytest.mark.parametrize("since", ["yesterday", "2026-03-02"])
+def test_a_faulty_range_limits_nothing(since: str) -> None:
+    """The sound part of a faulty job is analysed as well, and its range is told already (J4)."""
+    faulty = replace(parse_job(document()), input_range=InputRange(since=since, until="2026-03-02"))
+    assert limits(faulty) is None
