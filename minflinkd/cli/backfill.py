@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("-p", "--param", "params", multiple=True, metavar="KEY=VALUE", help="Replace one of the job's params.")
 @click.option("--parallelism", type=click.IntRange(1), help="Of all its tasks. Default: as in the job.")
 @click.option("--name", default="", help="Its name. Default: the job's name with -backfill.")
+@click.option("--allow-other-times", is_flag=True, help="Its rows may take the place of rows of another time.")
 @click.option("--wait/--detach", default=False, help="Show it until it has ended, or return when it is accepted.")
 @click.option("--dry-run", is_flag=True, help="Only check it.")
 @connection_options
@@ -36,6 +37,7 @@ def backfill(
     params: tuple[str, ...],
     parallelism: int | None,
     name: str,
+    allow_other_times: bool,
     wait: bool,
     dry_run: bool,
 ) -> None:
@@ -45,7 +47,9 @@ def backfill(
     give it another place (-p), or leave it out (--sink). docs/backfill.md says which rows are read.
 
     TIME is a date, or a date with a time: 2026-03-01T06:00. It is in UTC, unless it says its zone: ...T06:00+02:00.
-    Choose times at which your windows begin.
+    Choose times at which your windows begin: a range that cuts a window is refused.
+
+    JOB takes a checkpoint first, so that nothing it has written of that time comes after the backfill.
 
     \b
     Exit codes: 0 accepted (with --wait: FINISHED); 1 it FAILED or was CANCELED; 2 refused with its faults; 3 no daemon
@@ -66,7 +70,13 @@ def backfill(
         from minflinkd.rest.schemas.documents import BackfillRequest
 
         asked = BackfillRequest(
-            since=since, until=until, sinks=sinks, params=values, parallelism=parallelism, name=name
+            since=since,
+            until=until,
+            sinks=sinks,
+            params=values,
+            parallelism=parallelism,
+            name=name,
+            allow_other_times=allow_other_times,
         )
         job_id = await find_job(client, job)
         connection.tell("Checking it with Spark")

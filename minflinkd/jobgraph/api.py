@@ -53,6 +53,7 @@ class JobSettings(TypedDict, total=False):
     max_parallelism: int
     min_parallelism: int
     mode: str
+    input_range: Mapping[str, Any]
     checkpointing: Mapping[str, Any]
     restart_strategy: Mapping[str, Any]
     restore: Mapping[str, Any]

@@ -8,7 +8,8 @@ refused, unless it is given another place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Container, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from minflinkd.jobgraph.bad_records import bad_record_sink, in_agreement, sender
 from minflinkd.jobgraph.chaining import cut_edges
 from minflinkd.jobgraph.delivery import key_of
 from minflinkd.jobgraph.faults import Faults, GraphFault, at, meant, show, vertex_path
+from minflinkd.jobgraph.formats import FILE_FORMATS
 from minflinkd.jobgraph.input_range import format_time, parse_time
 from minflinkd.jobgraph.model import (
     Execution,
@@ -41,9 +43,10 @@ _PLACES = ("catalog", "table", "catalog.uri", "url", "dbtable", "kafka.bootstrap
 
 
 class Backfill(Struct, frozen=True):
-    """`since` and `until` are as in `input-range`. `sinks`: those that it writes; none: all of the job.
+    """What a user asks for. `since`, `until` and `allow_other_times` are as in `input-range`.
 
-    `params` are set or replaced, `parallelism` holds for all tasks, and `name` is the new job's, if they are given.
+    `sinks`: those that it writes; none: all of the job. If they are given, `params` are set or replaced, `parallelism`
+    holds for all tasks, and `name` is the new job's.
     """
 
     since: str
@@ -52,13 +55,22 @@ class Backfill(Struct, frozen=True):
     params: dict[str, Any] = {}
     parallelism: int | None = None
     name: str = ""
+    allow_other_times: bool = False
 
 
-def backfill_of(job: JobGraph, asked: Backfill, *, now_ms: int, watermark_ms: int | None) -> tuple[JobGraph, list[str]]:
-    """Return the batch job, and notes for the user. What the job file's own rules check is not checked here.
+class Made(Struct, frozen=True):
+    """A backfill. `notes` are for the user. `shares`: it writes to where the job's own rows are."""
 
-    `watermark_ms`: the time up to which the running job is done with its input; None: not known, or it does not run.
-    Raises InvalidJobGraph.
+    graph: JobGraph
+    notes: tuple[str, ...]
+    shares: bool
+
+
+def backfill_of(job: JobGraph, asked: Backfill, *, now_ms: int, done_ms: int | None) -> Made:
+    """Return the batch job. What the job file's own rules check is not checked here.
+
+    `done_ms`: the time up to which the running job is done with its input, 0 if it does not say; None: it has ended, or
+    has no watermark. Raises InvalidJobGraph.
     """
     faults, notes = Faults(), list[str]()
     if job.mode is not RuntimeMode.STREAMING:
@@ -68,21 +80,25 @@ def backfill_of(job: JobGraph, asked: Backfill, *, now_ms: int, watermark_ms: in
     params = {**job.params, **asked.params}
     kept = _chosen(job, asked.sinks, faults)
     own = [vertex for vertex in kept if vertex.sink is not None]
-    shared = [sink for sink in own if _is_shared(sink, job.params, params)]
+    places = {_place(vertex, job.params) for vertex in job.vertices if vertex.sink is not None} - {None}
+    shared = [sink for sink in own if _is_shared(sink, params, places)]
     for sink in shared:
         _check_shared(sink, faults, is_fed=sink.id in senders(job.vertices))
-    _check_end(asked, now_ms, watermark_ms if shared else None, faults)
+    _check_end(asked, now_ms, done_ms if shared else None, faults)
     faults.raise_if_any()
     dropped = {bad_record_sink(v) for v in kept} - {None} - {v.id for v in own}
     if dropped:
-        names = ", ".join(map(str, dropped))
+        names = ", ".join(sorted(map(str, dropped)))
         notes.append(f"bad records are counted and dropped, since the job itself has sent them to {names}")
+    for vertex in kept:
+        if vertex.source is not None and vertex.source.format not in (*FILE_FORMATS, "kafka"):
+            notes.append(f"{vertex.id} is read from where its own code or options begin, perhaps only from now on")
     graph = replace(
         job,
         name=asked.name or f"{job.name}-backfill",
         params=params,
         mode=RuntimeMode.BATCH,
-        input_range=InputRange(since=asked.since, until=asked.until),
+        input_range=InputRange(since=asked.since, until=asked.until, allow_other_times=asked.allow_other_times),
         vertices=_final(in_agreement(kept), asked.parallelism),
         parallelism=asked.parallelism or job.parallelism,
         max_parallelism=max(filter(None, (job.max_parallelism, asked.parallelism)), default=None),
@@ -93,18 +109,23 @@ def backfill_of(job: JobGraph, asked: Backfill, *, now_ms: int, watermark_ms: in
         execution=Execution.MICRO_BATCH,
         trigger_interval=Duration(0.0),
     )
-    return graph, notes
+    return Made(graph=graph, notes=tuple(notes), shares=bool(shared))
 
 
-def _check_end(asked: Backfill, now_ms: int, watermark_ms: int | None, faults: Faults) -> None:
+def _check_end(asked: Backfill, now_ms: int, done_ms: int | None, faults: Faults) -> None:
     until = parse_time(asked.until)
     if until is None:
         return  # the job file's own rules say so
     if until > now_ms:
         faults.add("input-range.to", f"{show(asked.until)} has not come yet", f"now it is {format_time(now_ms)}")
-    elif watermark_ms is not None and until > watermark_ms:
-        problem = "the job itself still works on that time: its watermark has not come so far"
-        faults.add("input-range.to", problem, f"{format_time(watermark_ms)}, or earlier; or wait")
+    elif done_ms == 0:
+        problem = "the job does not say yet how far it is, and may still work on that time"
+        faults.add(
+            "input-range.to", problem, "wait until `minflinkd info` shows its watermark; or another place, with -p"
+        )
+    elif done_ms is not None and until > done_ms:
+        problem = f"the job itself still works on that time: its watermark is at {format_time(done_ms)}"
+        faults.add("input-range.to", problem, "wait; or choose an earlier time at which windows begin")
 
 
 def _chosen(job: JobGraph, sinks: Iterable[str], faults: Faults) -> list[Vertex]:
@@ -124,15 +145,17 @@ def _chosen(job: JobGraph, sinks: Iterable[str], faults: Faults) -> list[Vertex]
         if name not in found:
             found.add(name)
             rest += [edge.id for edge in by_id[name].inputs]
-            rest += fed.get(VertexId(name), ())
+    for name in sinks:  # those of bad records get them from what is computed for the others
+        if name in found and fed.get(VertexId(name)) and not found & set(fed[VertexId(name)]):
+            problem = "nothing that sends it bad records leads to a sink that is chosen"
+            faults.add(vertex_path(name), problem, "choose a sink of results, too")
     return [vertex for vertex in job.vertices if vertex.id in found]
 
 
-def _is_shared(vertex: Vertex, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether the sink writes to where the job's own rows are."""
+def _is_shared(vertex: Vertex, params: Mapping[str, Any], places: Container[object]) -> bool:
+    """Whether the sink writes to where the job's own rows are, of whichever sink."""
     assert vertex.sink is not None
-    place = _place(vertex, after)
-    return vertex.sink.format not in _SHOWS and place is not None and place == _place(vertex, before)
+    return vertex.sink.format not in _SHOWS and _place(vertex, params) in places
 
 
 def _check_shared(vertex: Vertex, faults: Faults, *, is_fed: bool) -> None:
@@ -142,7 +165,8 @@ def _check_shared(vertex: Vertex, faults: Faults, *, is_fed: bool) -> None:
         return
     path = at(vertex_path(vertex.id), "sink")
     if sink.python is not None:
-        faults.add(path, "nobody knows whether a Python sink can take rows a second time", hint)
+        problem = "nobody knows whether a Python sink can take rows a second time"
+        faults.add(path, problem, "choose others with --sink; or submit a job file of your own, with an input-range")
         return
     keyed = sink.format in _KEYED and not is_fed
     problem = f"the job has written these rows, and a {sink.format} sink{' without a key' if keyed else ''} only adds"
@@ -160,7 +184,16 @@ def _place(vertex: Vertex, params: Mapping[str, Any]) -> tuple[object, ...] | No
         return None
     filled = resolve(vertex, params).sink
     assert filled is not None
-    return (filled.format, (filled.path or "").rstrip("/"), *(filled.options.get(name) for name in _PLACES))
+    return (filled.format, *map(_plain, (filled.path, *(filled.options.get(name) for name in _PLACES))))
+
+
+def _plain(place: str | None) -> str:
+    """Return a path, or an address, in one of the ways in which it can be written."""
+    text = re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:(//)?(?=/)", "", place or ""))
+    if text.startswith("jdbc:"):
+        text = text.partition("?")[0]
+    scheme, there, rest = text.rpartition("://")
+    return f"{scheme}{there}{re.sub('/+', '/', rest).rstrip('/')}"
 
 
 def _final(vertices: tuple[Vertex, ...], parallelism: int | None) -> tuple[Vertex, ...]:
@@ -173,8 +206,10 @@ def _final(vertices: tuple[Vertex, ...], parallelism: int | None) -> tuple[Verte
 
     def final(vertex: Vertex) -> Vertex:
         changes: dict[str, Any] = {} if parallelism is None else {"parallelism": None}
-        changes["inputs"] = tuple(
-            replace(edge, output_mode=OutputMode.APPEND) if (edge.id, vertex.id) in cut else edge
+        changes["inputs"] = tuple(  # some are no exchanges any more, when only some sinks are chosen
+            replace(edge, output_mode=OutputMode.APPEND)
+            if (edge.id, vertex.id) in cut
+            else replace(edge, output_mode=None, idle_timeout=None)
             for edge in vertex.inputs
         )
         if vertex.sink is not None and vertex.inputs:
@@ -188,7 +223,7 @@ def _final(vertices: tuple[Vertex, ...], parallelism: int | None) -> tuple[Verte
 
 def in_words_of_a_backfill(fault: GraphFault) -> GraphFault:
     """Return a fault of the batch job for somebody who does not know that it has another output mode."""
-    if not fault.path.endswith("output-mode"):
+    if "output mode" not in fault.problem.lower():
         return fault
     path = fault.path.removesuffix(".output-mode")
     hint = "a backfill writes rows when they are final, and these never are: choose other sinks with --sink"

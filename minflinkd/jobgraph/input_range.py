@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from minflinkd.jobgraph.bad_records import senders
+from minflinkd.jobgraph.delivery import key_of
 from minflinkd.jobgraph.faults import Faults, at, show, vertex_path
 from minflinkd.jobgraph.formats import FILE_FORMATS
 from minflinkd.jobgraph.model import JobGraph, RuntimeMode, Source, Struct, Vertex
@@ -35,10 +36,12 @@ class Limit(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """`length_ms`: of the range. A watermark that is so late drops no row of it."""
+    """`since_ms`, `until_ms`: the range. `guarded`: its rows must not replace those of another time."""
 
-    length_ms: int
+    since_ms: int
+    until_ms: int
     vertices: dict[VertexId, tuple[Limit, ...]]
+    guarded: bool = False
 
 
 def parse_time(text: str) -> int | None:
@@ -91,7 +94,9 @@ def limits(graph: JobGraph) -> Limits | None:
         own = tuple(_limits(vertex, reach, since, until))
         if own:
             found[vertex.id] = own
-    return Limits(length_ms=until - since, vertices=found)
+    keyed = any(key_of(vertex.sink) for vertex in graph.vertices if vertex.sink is not None)
+    guarded = keyed and not graph.input_range.allow_other_times
+    return Limits(since_ms=since, until_ms=until, vertices=found, guarded=guarded)
 
 
 def _limits(vertex: Vertex, reach: _Reach, since: int, until: int) -> Iterator[Limit]:
@@ -110,7 +115,7 @@ def _check_source(vertex: Vertex, source: Source, reach: _Reach, faults: Faults)
     if timed and plain:
         problem = f"{timed[0]} reads it by event time, and on its way to {plain[0]} no vertex has a watermark"
         faults.add(path, f"{problem}: what is its time in the range?", "give the other way a watermark, too")
-    if source.format == "rate":
+    if source.format.startswith("rate"):
         faults.add(at(path, "source"), "a rate source has no rows of another time", "leave input-range out")
     elif plain and (source.python is not None or source.format not in (*FILE_FORMATS, "kafka")):
         problem = "nobody knows the time of its rows"

@@ -211,11 +211,12 @@ class Restore(Struct, frozen=True):
 class InputRange(Struct, frozen=True):
     """The time whose rows a batch job reads: `since` and later, but before `until` (`jobgraph.input_range`).
 
-    Both are as `parse_time` reads them.
+    Both are as `parse_time` reads them. `allow_other_times`: its rows may take the place of rows of another time.
     """
 
     since: str = msgspec.field(name="from")
     until: str = msgspec.field(name="to")
+    allow_other_times: bool = False
 
 
 class Artifact(Struct, frozen=True):

@@ -31,11 +31,13 @@ from minflinkd.rest.identity.roles import Role, require_job
 from minflinkd.rest.schemas import Submitted
 from minflinkd.rest.schemas.documents import BackfillRequest, Resubmission
 from minflinkd.rest.submission import DRY_RUN, GIVEN_ID, submitted
-from minflinkd.rpc.jobs import JobDetails, SubmitJob
-from minflinkd.runtime.errors import NotFound
+from minflinkd.rpc.jobs import CheckpointJob, GetJob, GetSavepoint, JobDetails, SubmissionAnswer, SubmitJob
+from minflinkd.runtime.errors import Conflict, Kind, MinflinkError, NotFound
 from minflinkd.runtime.ids import IdSource, JobId
 
 _RESTORE = Body(Resubmission, "Where the new job starts")
+_CHECKPOINT = 120.0  # seconds that a checkpoint before a backfill may take
+_LOOK = 0.1  # seconds between two looks whether it is complete
 _RANGE = Body(BackfillRequest, "Which time")
 
 
@@ -103,21 +105,54 @@ class ResubmissionRoutes:
         return await self._submit(request, new, job.job_id, replace(job.graph, restore=restore))
 
     async def backfill(self, request: web.Request) -> web.Response:
-        """Answer as `submit` does. Raises InvalidJob, and what the Dispatcher raises."""
+        """Answer as `submit` does, but take a checkpoint of the job first if both write to the same place.
+
+        So the checkpoint has, or publishes, what the job has written of that time, and a recovery does not write it
+        again. Raises InvalidJob, Conflict, and what the Dispatcher raises.
+        """
         new = self._new(request)
         body = await _RANGE.of(request, self._limits)
         asked = msgspec.convert(body, Backfill, from_attributes=True)
+        if GIVEN_ID.of(request) is not None and await self._is_known(new.job_id):
+            return submitted(SubmissionAnswer(job_id=new.job_id), dry_run=new.dry_run)
         job = await self._backend.job(request)
         now = self._backend.clock.epoch_ms()
         try:
-            graph, notes = backfill_of(job.graph, asked, now_ms=now, watermark_ms=_watermark(job))
+            made = backfill_of(job.graph, asked, now_ms=now, done_ms=_done(job))
         except InvalidJobGraph as error:
             raise InvalidJob(error.faults) from error
-        require_job(identity_of(request), graph.name)
+        require_job(identity_of(request), made.graph.name)
+        if made.shares and not job.status.terminal and not new.dry_run:
+            await self._take_checkpoint(job.job_id, trigger_id=new.job_id)
         try:
-            return await self._submit(request, new, job.job_id, graph, notes)
+            return await self._submit(request, new, job.job_id, made.graph, made.notes)
         except InvalidJob as error:
             raise InvalidJob(tuple(map(in_words_of_a_backfill, error.faults))) from error
+
+    async def _is_known(self, job_id: JobId) -> bool:
+        """Whether the job is there. The request may be a repetition, and what it was made of may have changed since."""
+        try:
+            await self._backend.dispatcher(GetJob(job_id=job_id))
+        except MinflinkError as error:
+            if error.info().kind is Kind.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def _take_checkpoint(self, job_id: JobId, trigger_id: str) -> None:
+        """Take a checkpoint, and wait until it is complete. A repetition waits for the same one. Raises Conflict."""
+        await self._backend.dispatcher(CheckpointJob(job_id=job_id, trigger_id=trigger_id))
+        clock = self._backend.clock
+        deadline = clock.monotonic() + _CHECKPOINT
+        while not (status := await self._backend.dispatcher(GetSavepoint(job_id=job_id, trigger_id=trigger_id))).done:
+            if clock.monotonic() >= deadline:
+                raise Conflict(
+                    f"the job's checkpoint before the backfill is not complete after {_CHECKPOINT:g} s",
+                    hint="`minflinkd checkpoints JOB` shows why; try again when it is",
+                )
+            await clock.sleep(_LOOK)
+        if status.error is not None:
+            raise Conflict(f"the job's checkpoint before the backfill failed: {status.error.message}", hint="try again")
 
     def _new(self, request: web.Request) -> _New:
         return _New(GIVEN_ID.of(request) or self._ids.job(), DRY_RUN.of(request), identity_of(request).name)
@@ -171,12 +206,21 @@ def _gone(i: int, artifact: Artifact) -> GraphFault:
     return GraphFault(
         path=at("artifacts", i),
         problem=f"the artifact {artifact.name} is not there any more: artifacts are deleted when their job ends",
-        hint="submit the job file with its artifacts: on the page, or with `minflinkd run JOB.yaml --from-savepoint "
-        "PATH`",
+        hint="submit the job file with its artifacts: on the page, or with `minflinkd run JOB.yaml`, from a savepoint "
+        "with --from-savepoint; for a past time with `mode: batch` and an input-range",
     )
 
 
-def _watermark(job: JobDetails) -> int | None:
-    """Return the time up to which all tasks of a job are done with their input; None: not known, or it has ended."""
-    known = [task.metrics.watermark_ms for task in job.tasks if task.metrics.watermark_ms]
-    return None if job.status.terminal else min(known, default=None)
+def _done(job: JobDetails) -> int | None:
+    """Return the time up to which all tasks of a job are done with their input; 0: one of them does not say yet.
+
+    None: the job has ended, or has no watermark.
+    """
+    if job.status.terminal:
+        return None
+    told = [
+        task.metrics.watermark_ms or 0
+        for task in job.tasks
+        if task.metrics.watermark_ms is not None or any(vertex.watermark for vertex in task.task.vertices)
+    ]
+    return min(told, default=None)

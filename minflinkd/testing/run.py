@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from minflinkd.checkpoint.state_matching import match_tasks
 from minflinkd.jobgraph.chaining import chain
+from minflinkd.jobgraph.input_range import limits
 from minflinkd.jobgraph.model import JobGraph, Task, version_of
 from minflinkd.rpc.messages import Analysis, JobContext
 from minflinkd.rpc.snapshot import TaskSnapshot
@@ -61,6 +62,7 @@ class Run:
             checkpointing=graph.checkpointing,
             checkpoint_root="file:///nowhere",  # snapshots stay on this machine
             spark=graph.spark,
+            limits=limits(graph),
             version=version_of(graph),
         )
 

@@ -141,7 +141,7 @@ class Drawn:
 async def written(drawn: Drawn, place: Path, kafka: ApacheKafka, topic: str) -> dict[str, Any]:
     """Write the events to where the source finds them. Return the source."""
     if drawn.source == "kafka":
-        await kafka.create_topic(topic, 2)
+        await kafka.create_topic(topic, 3)  # nothing is written to the third
         records = [
             Record(
                 json.dumps({"key": e.key, "time": e.text, "value": e.value}),
@@ -151,8 +151,11 @@ async def written(drawn: Drawn, place: Path, kafka: ApacheKafka, topic: str) -> 
             for e in drawn.events
         ]
         await asyncio.to_thread(kafka.produce, topic, records)
-        servers = {"kafka.bootstrap.servers": kafka.address, "subscribe": topic, "startingOffsets": "latest"}
-        return {"format": "kafka", "options": servers | {"maxOffsetsPerTrigger": "60"}}
+        topics = ({"subscribe": topic}, {"subscribePattern": f"{topic}$"}, {"assign": json.dumps({topic: [0, 1, 2]})})
+        begins = ({"startingOffsets": "latest"}, {"StartingTimestamp": "1"}, {"startingoffsets": "earliest"})
+        options = {"kafka.bootstrap.servers": kafka.address, "maxOffsetsPerTrigger": "60"}
+        number = len(drawn.chosen)
+        return {"format": "kafka", "options": options | topics[number % 3] | begins[number // 3 % 3]}
     place.mkdir()
     for minute in sorted({e.written for e in drawn.events}):
         lines = []
@@ -162,7 +165,8 @@ async def written(drawn: Drawn, place: Path, kafka: ApacheKafka, topic: str) -> 
                 lines.append(json.dumps(row) if drawn.source == "json" else ",".join(map(str, row.values())))
         if drawn.source == "csv":
             lines.append("k0,2026-03-01T00:05:00,many")
-        file = place / f"{minute:%H%M}.{drawn.source}"
+        file = place / f"half={minute.minute % 2}" / f"{minute:%H%M}.{drawn.source}"  # one more column
+        file.parent.mkdir(exist_ok=True)
         file.write_text("\n".join(lines))
         os.utime(file, (minute.timestamp(), minute.timestamp()))
     return {"format": drawn.source, "path": str(place), "options": {"maxFilesPerTrigger": "4"}}
@@ -251,3 +255,78 @@ async def test_a_watermark_that_the_job_file_does_not_name_is_refused(child: Chi
     assert "it sets a watermark itself" in fault.problem
     without = p.AnalyzeTasks(job=job(mode=RuntimeMode.BATCH), tasks=chain(graph), artifacts={"acme.py": str(code)})
     assert not (await child.ask(without)).faults
+
+
+def by_key(place: Path, key: str, query: str, *, allowed: bool = False, **asked: str) -> JobGraph:
+    """A job over a range whose rows replace each other in a table."""
+    watermark = {"column": "time", "delay": "1 minute"}
+    delta = {"format": "delta", "path": str(place / "table"), "options": {"key": key}}
+    events = {"source": {"format": "json", "path": str(place / "in"), "schema": "key STRING, time TIMESTAMP"}}
+    vertices = {
+        "events": events,
+        "timed": {"inputs": ["events"], "sql": "SELECT * FROM events", "watermark": watermark},
+        "result": {"inputs": ["timed"], "sql": query},
+        "out": {"inputs": ["result"], "sink": delta},
+    }
+    asked = {"from": "2026-03-01", "to": "2026-03-02"} | asked
+    given = asked | ({"allow-other-times": True} if allowed else {})
+    return parse_job({"name": "range", "mode": "batch", "input-range": given, "vertices": vertices})
+
+
+COUNTED = "SELECT key, {0}.start AS start, count(*) AS n FROM timed GROUP BY key, {0}"
+HALF = {"from": "2026-03-01T06:30", "to": "2026-03-01T09:00"}
+OTHER_TIMES: dict[str, tuple[str, str, dict[str, str], str]] = {  # key, query, range, problem
+    "the newest of each key": ("key", "SELECT * FROM timed", {}, "there is no date or time in the key (key)"),
+    "a row of a time": ("key, time", "SELECT * FROM timed", HALF, ""),
+    "a row of a day": ("key, day", "SELECT key, to_date(time) AS day FROM timed", {}, ""),
+    "hours that begin with the range": ("key, start", COUNTED.format("window(time, '1 hour')"), {}, ""),
+    "hours of which the range cuts one": (
+        "key, start",
+        COUNTED.format("window(time, '1 hour')"),
+        HALF,
+        "the range begins or ends within a window of 1:00:00",
+    ),
+    "hours that begin at half past": (
+        "key, start",
+        COUNTED.format("window(time, '1 hour', '1 hour', '30 minutes')"),
+        {"from": "2026-03-01T06:30", "to": "2026-03-01T09:30"},
+        "",
+    ),
+    "weeks": (
+        "key, start",
+        COUNTED.format("window(time, '7 days')"),
+        {},
+        "the range begins or ends within a window of 7 days, 0:00:00",
+    ),
+    "windows that overlap": (
+        "key, start",
+        COUNTED.format("window(time, '3 hours', '1 hour')"),
+        {},
+        "windows of 3:00:00 that begin every 1:00:00 lie across the borders",
+    ),
+    "sessions": (
+        "key, start",
+        COUNTED.format("session_window(time, '5 minutes')"),
+        {},
+        "a session may lie across a border",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_TIMES)
+async def test_rows_of_other_times_are_not_replaced_unless_that_is_allowed(
+    child: Child, tmp_path: Path, name: str
+) -> None:
+    """A backfill would put an old row, or one of half a window, in the place of the right one."""
+    (tmp_path / "in").mkdir()
+    key, query, asked, problem = OTHER_TIMES[name]
+
+    async def faults(*, allowed: bool) -> list[str]:
+        graph = by_key(tmp_path, key, query, allowed=allowed, **asked)
+        context = job(mode=RuntimeMode.BATCH, limits=limits(graph))
+        return [fault.problem for fault in (await child.ask(p.AnalyzeTasks(job=context, tasks=chain(graph)))).faults]
+
+    found = await faults(allowed=False)
+    assert [text for text in found if problem and problem in text] == (found if problem else [])
+    assert bool(found) is bool(problem)
+    assert await faults(allowed=True) == []

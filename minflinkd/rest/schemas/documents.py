@@ -66,6 +66,7 @@ class BackfillRequest(Answer, frozen=True, kw_only=True, rename="kebab"):
     params: dict[str, Any] = {}  # set or replaced
     parallelism: Annotated[int, Meta(ge=1)] | None = None  # of all tasks
     name: str = ""  # of the new job; empty: the job's with `-backfill`
+    allow_other_times: bool = False  # its rows may take the place of rows of another time
 
 
 class ReadJob(Answer, frozen=True, kw_only=True, rename="kebab"):

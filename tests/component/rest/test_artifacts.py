@@ -24,7 +24,7 @@ from minflinkd.rest.identity.proving import TokenProver
 from minflinkd.rest.server import Entrance, Listening, RestServer
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.runtime.clock import SystemClock
-from minflinkd.runtime.errors import Conflict
+from minflinkd.runtime.errors import Conflict, Consequence, ErrorInfo
 from minflinkd.runtime.ids import JobId
 from tests.component.rest.access_world import OWN, bearer, records
 from tests.component.rest.described import described
@@ -195,7 +195,31 @@ async def test_a_backfill_is_a_batch_job_of_the_running_one(
     [artifact] = document["artifacts"]
     assert await blobs.read(NEW, BlobKey.parse(artifact["key"])) == CODE
     assert (asked.job_id, asked.owner, asked.dry_run) == (NEW, "submit", False)
+    [taken] = dispatcher.taken
+    assert (taken.job_id, taken.trigger_id) == (RUNNING, NEW), "nothing of that time may come after the backfill"
     assert (await backfill(http, "dry-run"))[0] == 200
+    assert len(dispatcher.taken) == 1
+
+
+async def test_a_repeated_request_is_answered_whatever_has_become_of_the_job(
+    http: Http, dispatcher: Dispatcher
+) -> None:
+    """The first one was accepted, and its answer got lost (R25)."""
+    with_key(dispatcher)
+    assert (await backfill(http, f"jobId={NEW}"))[0] == 202
+    dispatcher.jobs[NEW] = replace(dispatcher.jobs[RUNNING], job_id=NEW)
+    with_key(dispatcher, watermark_ms=0)
+    assert (await backfill(http, f"jobId={NEW}"))[0] == 202
+    assert len(dispatcher.submissions) == 1
+    assert "does not say yet how far it is" in (await backfill(http))[1]["errors"][1]
+
+
+async def test_without_its_checkpoint_there_is_no_backfill(http: Http, dispatcher: Dispatcher) -> None:
+    with_key(dispatcher)
+    dispatcher.checkpoint_error = ErrorInfo(code="x", message="the disk is full", consequence=Consequence.RETRYABLE)
+    status, answer = await backfill(http)
+    assert (status, dispatcher.submissions) == (409, [])
+    assert "the job's checkpoint before the backfill failed: the disk is full" in answer["errors"][0]
 
 
 async def test_a_backfill_that_would_spoil_the_output_is_refused(http: Http, dispatcher: Dispatcher) -> None:
@@ -215,10 +239,10 @@ async def test_the_running_job_must_be_done_with_that_time(http: Http, dispatche
 
 async def test_what_is_never_final_is_explained(http: Http, dispatcher: Dispatcher) -> None:
     with_key(dispatcher)
-    dispatcher.faults = (GraphFault(path="vertices.out.output-mode", problem="append is not supported"),)
+    dispatcher.faults = (GraphFault(path="vertices.out.output-mode", problem="no output mode append"),)
     status, answer = await backfill(http)
     assert status == 400
-    assert answer["errors"][1].startswith("vertices.out: append is not supported (a backfill writes rows when they are")
+    assert answer["errors"][1].startswith("vertices.out: no output mode append (a backfill writes rows when they are")
 
 
 async def test_who_may_submit_some_jobs_backfills_none_of_the_others(http: Http, dispatcher: Dispatcher) -> None:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from minflinkd.jobgraph.backfill import Backfill, backfill_of, in_words_of_a_backfill
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph
 from minflinkd.jobgraph.input_range import parse_time
-from minflinkd.jobgraph.model import Execution, InputRange, JobGraph, OnBadRecord, OutputMode, Recovery, RuntimeMode
+from minflinkd.jobgraph.model import (
+    Execution,
+    InputRange,
+    JobGraph,
+    OnBadRecord,
+    OutputMode,
+    Recovery,
+    RuntimeMode,
+    encode,
+)
 from minflinkd.jobgraph.validation import parse_job
+from minflinkd.runtime.units import encode_unit
 
 NOW = parse_time("2026-03-10") or 0
 RANGE = {"since": "2026-03-01", "until": "2026-03-02"}
@@ -50,9 +61,10 @@ def job(**changes: Any) -> JobGraph:
     return parse_job(given | changes)
 
 
-def backfill(graph: JobGraph, *, watermark: str | None = None, **asked: Any) -> tuple[JobGraph, list[str]]:
-    known = None if watermark is None else parse_time(watermark)
-    return backfill_of(graph, Backfill(**(RANGE | asked)), now_ms=NOW, watermark_ms=known)
+def backfill(graph: JobGraph, *, done: str | None = None, **asked: Any) -> tuple[JobGraph, tuple[str, ...]]:
+    known = None if done is None else parse_time(done)
+    made = backfill_of(graph, Backfill(**(RANGE | asked)), now_ms=NOW, done_ms=known)
+    return made.graph, made.notes
 
 
 def problems(graph: JobGraph, **asked: Any) -> dict[str, str]:
@@ -72,7 +84,7 @@ def test_a_backfill_is_a_batch_job_over_a_range_with_the_graph_of_its_job() -> N
     assert (graph.parallelism, graph.max_parallelism, graph.min_parallelism) == (4, 8, 1)
     assert graph.vertex("lake").output_mode is OutputMode.APPEND, "no reader sees a count that is not done"
     assert graph.vertex("clicks").on_bad_record is OnBadRecord.DROP
-    assert notes == ["bad records are counted and dropped, since the job itself has sent them to bad"]
+    assert notes == ("bad records are counted and dropped, since the job itself has sent them to bad",)
 
 
 def test_a_sink_without_a_key_would_have_rows_twice() -> None:
@@ -119,19 +131,91 @@ def test_what_a_sink_can_take_a_second_time(sink: dict[str, Any], problem: str) 
 
 
 def test_the_sink_of_bad_records_can_be_asked_for() -> None:
-    """Then it would have them twice. In another place it is welcome."""
+    """Then it would have them twice. In another place it is welcome, beside a sink of results."""
     assert set(problems(job(), sinks=("lake", "bad"))) == {"vertices.bad.sink"}
+    vertices = msgspec.to_builtins(job().vertices, enc_hook=encode_unit)
+    for vertex in vertices:
+        if vertex["id"] == "bad":
+            vertex["sink"]["path"] = "${bad}"
+    elsewhere = job(vertices=vertices, params={"output": "/lake/counts", "alerts": "alerts", "bad": "/bad"})
+    graph, notes = backfill(elsewhere, sinks=("lake", "bad"), params={"bad": "/bad-again"})
+    assert [vertex.id for vertex in graph.vertices] == ["clicks", "bad", "counts", "lake"]
+    assert notes == ()
+    found = problems(elsewhere, sinks=("bad",), params={"bad": "/bad-again"})
+    assert "nothing that sends it bad records leads to a sink that is chosen" in found["vertices.bad"]
 
 
 def test_the_job_must_be_done_with_that_time() -> None:
     """It would write the same rows, half-counted perhaps, after the backfill. In another place it cannot."""
-    found = problems(job(), sinks=("lake",), watermark="2026-03-01T12:00")
+    found = problems(job(), sinks=("lake",), done="2026-03-01T12:00")
     assert found == {
-        "input-range.to": "the job itself still works on that time: its watermark has not come so far "
-        "(2026-03-01T12:00:00+00:00, or earlier; or wait)"
+        "input-range.to": "the job itself still works on that time: its watermark is at 2026-03-01T12:00:00+00:00 "
+        "(wait; or choose an earlier time at which windows begin)"
     }
-    backfill(job(), sinks=("lake",), watermark="2026-03-02")
-    backfill(job(), sinks=("lake",), watermark="2026-03-01T12:00", params={"output": "/lake/again"})
+    assert "does not say yet how far it is" in problems(job(), sinks=("lake",), done="1970-01-01")["input-range.to"]
+    backfill(job(), sinks=("lake",), done="2026-03-02")
+    backfill(job(), sinks=("lake",), done="2026-03-01T12:00", params={"output": "/lake/again"})
+
+
+@pytest.mark.parametrize(
+    ("place", "shared"),
+    [
+        ("/lake/counts/", True),
+        ("file:///lake/counts", True),
+        ("/lake//counts", True),
+        ("/lake/others", True),  # where another sink of the job writes
+        ("/lake/counts-again", False),
+        ("s3://lake/counts", False),
+    ],
+)
+def test_one_place_may_be_written_in_several_ways(place: str, shared: bool) -> None:
+    """None of them makes a place another one, and the place of any sink of the job is the job's."""
+    delta = {"format": "delta", "options": {"key": "page"}}
+    vertices = {
+        "clicks": {"source": {"format": "json", "path": "/in", "schema": "page STRING"}},
+        "lake": {"inputs": ["clicks"], "sink": delta | {"path": "${output}"}},
+        "others": {"inputs": ["clicks"], "sink": delta | {"path": "/lake/others"}},
+    }
+    asked = Backfill(**RANGE, sinks=("lake",), params={"output": place})  # type: ignore[arg-type]
+    assert backfill_of(job(vertices=vertices), asked, now_ms=NOW, done_ms=None).shares is shared
+
+
+def test_a_url_of_a_database_is_the_same_with_other_settings() -> None:
+    options = {"url": "jdbc:postgresql://db/d${more}", "dbtable": "t", "key": "page"}
+    vertices = {
+        "clicks": {"source": {"format": "json", "path": "/in", "schema": "page STRING"}},
+        "out": {"inputs": ["clicks"], "sink": {"format": "jdbc", "options": options}},
+    }
+    graph = job(vertices=vertices, params={"more": ""})
+    asked = Backfill(**RANGE, params={"more": "?connectTimeout=5"})  # type: ignore[arg-type]
+    assert backfill_of(graph, asked, now_ms=NOW, done_ms=None).shares
+
+
+def test_a_source_with_a_beginning_of_its_own_is_named() -> None:
+    """Perhaps it reads nothing of that time, and nothing else would say so."""
+    vertices = {
+        "clicks": {"source": {"python": "acme:clicks"}, "watermark": {"column": "time", "delay": "1 minute"}},
+        "out": {"inputs": ["clicks"], "sink": {"format": "collect"}},
+    }
+    _, notes = backfill(job(vertices=vertices))
+    assert notes == ("clicks is read from where its own code or options begin, perhaps only from now on",)
+
+
+def test_an_edge_that_is_no_exchange_any_more_loses_its_settings() -> None:
+    """Without its other sink, clicks leads to one end, so it runs as one query with what reads it."""
+    delta = {"format": "delta", "path": "/out", "options": {"key": "page"}}
+    edge = {"id": "clicks", "output-mode": "update", "idle-timeout": "1 min"}
+    vertices = {
+        "clicks": {"source": {"format": "json", "path": "/in", "schema": "page STRING"}},
+        "a": {"inputs": [edge], "sql": "TABLE clicks"},
+        "a_out": {"inputs": ["a"], "sink": delta},
+        "b": {"inputs": [edge], "sql": "TABLE clicks"},
+        "b_out": {"inputs": ["b"], "sink": delta | {"path": "/b"}},
+    }
+    graph, _ = backfill(job(vertices=vertices), sinks=("a_out",))
+    assert parse_job(msgspec.json.decode(encode(graph))).vertex("a").inputs[0].output_mode is None
+    whole, _ = backfill(job(vertices=vertices))
+    assert whole.vertex("a").inputs[0].output_mode is OutputMode.APPEND
 
 
 def test_a_time_to_come_has_no_rows_yet() -> None:
@@ -163,7 +247,10 @@ def test_each_row_is_written_once_when_it_is_final() -> None:
     assert graph.vertex("copies").inputs[0].output_mode is OutputMode.APPEND
     assert graph.vertex("totals").inputs[0].output_mode is None, "no exchange"
     assert graph.vertex("out").output_mode is OutputMode.APPEND
-    told = in_words_of_a_backfill(GraphFault(path="vertices.out.output-mode", problem="refused", hint="another mode"))
+    refused = GraphFault(
+        path="vertices.out.output-mode", problem="Invalid streaming output mode: append", hint="another"
+    )
+    told = in_words_of_a_backfill(refused)
     assert told.path == "vertices.out"
     assert "write" in told.hint
     other = GraphFault(path="vertices.out.sink", problem="refused")

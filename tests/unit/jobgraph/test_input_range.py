@@ -168,12 +168,19 @@ def test_a_range_is_stored_with_its_job() -> None:
     assert limits(parse_job(plain)) is None
 
 
-def test_limits_name_vertices() -> None:
-    """A watermark as late as the range is long drops no row of it."""
-    found = limits(parse_job(document()))
-    assert found is not None
-    assert found.length_ms == UNTIL - SINCE
-    assert set(found.vertices) == {VertexId("timed")}
+def test_rows_of_other_times_are_guarded_where_rows_replace_each_other() -> None:
+    """Unless the user says that they may be replaced."""
+    keyed = {"inputs": ["counts"], "sink": {"format": "delta", "path": "/out", "options": {"key": "time"}}}
+    allowed = {"from": "2026-03-01", "to": "2026-03-02", "allow-other-times": True}
+    for given, guarded in (
+        (document(), False),
+        (document({"out": keyed}), True),
+        (document({"out": keyed}, **{"input-range": allowed}), False),
+    ):
+        found = limits(parse_job(given))
+        assert found is not None
+        assert (found.since_ms, found.until_ms, found.guarded) == (SINCE, UNTIL, guarded)
+        assert set(found.vertices) == {VertexId("timed")}
 
 
 @pytest.mark.parametrize("since", ["yesterday", "2026-03-02"])

@@ -29,18 +29,21 @@ from minflinkd.jobgraph.model import (
 )
 from minflinkd.rpc.jobs import (
     CancelJob,
+    CheckpointJob,
     CheckpointsInBrief,
     ExecutionState,
     ExplainedTask,
     FailureRecord,
     GetJob,
     GetQuotas,
+    GetSavepoint,
     HotRestart,
     HotRestartJob,
     JobDetails,
     JobOverview,
     JobStatus,
     ListJobs,
+    OperationStatus,
     QuotaBalance,
     RecoveryRecord,
     RepeatedFailures,
@@ -244,6 +247,8 @@ class Dispatcher:
         self.warnings: tuple[str, ...] = ()
         self.explained: tuple[ExplainedTask, ...] = ()
         self.submissions: list[SubmitJob] = []
+        self.taken: list[CheckpointJob] = []
+        self.checkpoint_error: ErrorInfo | None = None
         self.restarts: list[HotRestartJob | RescaleJob] = []
         self.restart_ends = RestartState.COMPLETED
         self.changed_artifacts: tuple[SettingChange, ...] = ()
@@ -257,6 +262,8 @@ class Dispatcher:
         self.mailbox.on(GetJob, self.get_job)
         self.mailbox.on(GetCheckpoints, self.get_checkpoints)
         self.mailbox.on(GetCheckpointOptions, self.get_checkpoint_options)
+        self.mailbox.on(CheckpointJob, self.checkpoint_job)
+        self.mailbox.on(GetSavepoint, self.get_savepoint)
         self.mailbox.on(GetOffsets, self.get_offsets)
         self.mailbox.on(CancelJob, self.cancel_job)
         self.mailbox.on(SubmitJob, self.submit_job)
@@ -351,6 +358,14 @@ class Dispatcher:
     async def get_offsets(self, question: GetOffsets) -> Offsets:
         await self.get_job(GetJob(job_id=question.job_id))
         return Offsets(job_id=question.job_id, tasks={TaskId("flights"): TaskOffsets(processed={"flights": {"0": 17}})})
+
+    async def checkpoint_job(self, question: CheckpointJob) -> Done:
+        self.taken.append(question)
+        return Done()
+
+    async def get_savepoint(self, question: GetSavepoint) -> OperationStatus:
+        assert question.trigger_id == self.taken[-1].trigger_id
+        return OperationStatus(done=True, location="63", error=self.checkpoint_error)
 
     async def cancel_job(self, question: CancelJob) -> Done:
         job = await self.get_job(GetJob(job_id=question.job_id))

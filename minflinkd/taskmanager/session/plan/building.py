@@ -15,6 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from minflinkd.jobgraph.bad_records import bad_record_sink
+from minflinkd.jobgraph.delivery import key_of
 from minflinkd.jobgraph.faults import GraphFault, nearest
 from minflinkd.jobgraph.model import Execution, Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
@@ -129,6 +130,9 @@ def _build(
             choose_output_mode(session, plan, task)
         plan.operators = operators.nodes(session, plan.frame)
         plan.faults.extend(input_range.faults_within(plan.operators, job.limits))
+        keys = {sink.id: key_of(sink.sink) for sink in plan.sinks if sink.inputs and sink.sink is not None}
+        plan.faults.extend(input_range.keys_without_time(plan.frame, keys, job.limits))
+        plan.faults.extend(input_range.windows_cut(plan.frames, job.limits))
         if plan.keeps_state:
             steady_plans.hold(spark, stateful=True)
         else:
