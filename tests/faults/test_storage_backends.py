@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -82,15 +83,22 @@ async def served(name: str, directory: Path) -> AsyncIterator[Backend]:
 OUT = "out"  # below the backend's URI: what the job's sink writes, unless the backend is the local disk
 
 
+KEPT = re.compile(r"checkpoints/[^/]+/(offsets\.json|source-logs/.+)|ha/[^/]+/history/.+")  # after a job's end
+
+
 async def objects(backend: Backend) -> list[str]:
-    """Return everything except the published output and its manifests."""
+    """Return everything except the published output and its manifests, and what is kept of jobs that have ended."""
     storages = Storages(backend.options)
     try:
         place = storages.at(backend.uri)
         found = [place.relative(entry.path) async for entry in place.list()]
     finally:
         await storages.aclose()
-    return [path for path in found if not path.startswith(f"{OUT}/") or ("/staged/" in path or "/publishing/" in path)]
+    return [
+        path
+        for path in found
+        if not KEPT.fullmatch(path) and (not path.startswith(f"{OUT}/") or "/staged/" in path or "/publishing/" in path)
+    ]
 
 
 async def fetch_output(backend: Backend, target: Path) -> None:
@@ -115,7 +123,7 @@ async def test_a_streaming_job_checkpoints_to_the_storage_and_recovers_from_it(
     """After a kill, the next TaskManager gets state and artifact from the storage (B8, C11, J12, R11, S1, S7).
 
     It gets nothing from the daemon. The output, in the same storage, equals the batch's. When the job is over, nothing
-    else is left there.
+    else is left there, but for what a start from its offsets needs, and the daemon's history.
     """
     async with served(name, tmp_path / "storage") as backend:
         settings = {
