@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from minflinkd.jobgraph.bad_records import bad_record_sink, in_agreement, senders
 from minflinkd.jobgraph.chaining import cut_edges
-from minflinkd.jobgraph.delivery import key_of
+from minflinkd.jobgraph.delivery import KEYED_FORMATS, NEWEST_BY, key_of
 from minflinkd.jobgraph.faults import Faults, GraphFault, at, meant, show, vertex_path
 from minflinkd.jobgraph.formats import FILE_FORMATS
 from minflinkd.jobgraph.input_range import format_time, parse_time
@@ -36,7 +36,6 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.runtime.units import Duration
 
 _SHOWS = ("console", "collect")  # sinks that keep nothing
-_KEYED = ("jdbc", "delta", "iceberg")  # whose rows replace each other, if they have a key
 
 # Options that say where a sink writes, beside its path.
 _PLACES = ("catalog", "table", "catalog.uri", "url", "dbtable", "kafka.bootstrap.servers", "topic")
@@ -161,14 +160,17 @@ def _is_shared(vertex: Vertex, params: Mapping[str, Any], places: Container[obje
 def _check_shared(vertex: Vertex, faults: Faults, *, is_fed: bool) -> None:
     sink, hint = vertex.sink, "choose others with --sink, or give it another place with -p, if its place is a param"
     assert sink is not None
-    if key_of(sink):
-        return
     path = at(vertex_path(vertex.id), "sink")
+    if key_of(sink):
+        if NEWEST_BY in sink.options:
+            problem = "its rows are changes of a table, and those of an earlier time would undo later ones"
+            faults.add(path, problem, hint)
+        return
     if sink.python is not None:
         problem = "nobody knows whether a Python sink can take rows a second time"
         faults.add(path, problem, "choose others with --sink; or submit a job file of your own, with an input-range")
         return
-    keyed = sink.format in _KEYED and not is_fed
+    keyed = sink.format in KEYED_FORMATS and not is_fed
     problem = f"the job has written these rows, and a {sink.format} sink{' without a key' if keyed else ''} only adds"
     faults.add(path, f"{problem}: they would be there twice", f"give the job's sink a key, {hint}" if keyed else hint)
 

@@ -14,7 +14,10 @@ from minflinkd.jobgraph.faults import Faults, at, show
 from minflinkd.jobgraph.model import CheckpointMode, Delivery, JobGraph, OutputMode, Sink
 
 MOST_COLLECTED = 10_000  # rows of a collect sink
-KEY = "key"  # an option: columns, with commas between them
+# Options whose values are columns, with commas between them; `jobgraph.changes` has the rules of the last two.
+KEY, NEWEST_BY, DELETED = "key", "newest-by", "deleted"
+OF_KEYED = frozenset({KEY, NEWEST_BY, DELETED})  # no storage, catalog or driver gets them
+KEYED_FORMATS = ("jdbc", *formats.TABLE_FORMATS)
 DATABASES = ("jdbc:postgresql:", "jdbc:mysql:")  # URLs of those that are written exactly-once
 
 APPENDS = "delivery: at-least-once, which appends with any driver"
@@ -55,9 +58,12 @@ def stages(sink: Sink) -> bool:
 
 def key_of(sink: Sink) -> tuple[str, ...]:
     """Return the columns that identify a row of a jdbc, delta or iceberg sink, whose rows replace each other."""
-    if sink.format not in ("jdbc", *formats.TABLE_FORMATS):
-        return ()
-    return tuple(name for name in (part.strip() for part in sink.options.get(KEY, "").split(",")) if name)
+    return names_in(sink.options.get(KEY, "")) if sink.format in KEYED_FORMATS else ()
+
+
+def names_in(option: str) -> tuple[str, ...]:
+    """Return the columns that an option names."""
+    return tuple(name for name in (part.strip() for part in option.split(",")) if name)
 
 
 def delivery_in(graph: JobGraph, sink: Sink) -> Delivery:
@@ -100,8 +106,8 @@ def check_jdbc(sink: Sink, path: str, resolved: Callable[[str], str | None], fau
             if name.lower() in ("createtableoptions", "createtablecolumntypes"):
                 hint = "leave it out, and make the table yourself"
                 faults.add(at(options, name), "Spark does not make the tables of MySQL here", hint)
-    if "key" in sink.options and not key_of(sink):
-        faults.add(at(options, "key"), "the key names no column", "key: carrier, or key: carrier, day")
+    if KEY in sink.options and not key_of(sink):
+        faults.add(at(options, KEY), "the key names no column", "key: carrier, or key: carrier, day")
     if key_of(sink) and sink.delivery is Delivery.AT_LEAST_ONCE:
         hint = "leave `delivery` out, or the key"
         faults.add(at(path, "delivery"), "rows that are known by a key are not written twice", hint)

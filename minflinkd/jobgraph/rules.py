@@ -10,7 +10,7 @@ import re
 from functools import partial
 from pathlib import PurePath
 
-from minflinkd.jobgraph import delivery, formats, params, table_sinks
+from minflinkd.jobgraph import changes, delivery, formats, params, table_sinks
 from minflinkd.jobgraph.bad_records import check_bad_records, senders
 from minflinkd.jobgraph.faults import Faults, at, meant, nearest, show, vertex_path
 from minflinkd.jobgraph.libraries import ARTIFACT_SUFFIXES, PROTECTED_MODULES
@@ -225,6 +225,7 @@ def _check_sink(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> None:
         faults.add(at(path, "partition-by"), "only files and tables are partitioned", "leave it out")
     if sink.compaction is not None:
         table_sinks.check_compaction(sink, sink.compaction, at(path, "compaction"), faults)
+    changes.check_changes(sink, path, faults)
     if sink.python is not None:
         _check_reference(sink.python, at(path, "python"), faults)
         for key, value in (("format", sink.format), ("path", sink.path), ("options", sink.options)):

@@ -60,7 +60,7 @@ appender.console.layout.pattern=%d %p %c{1}: %m%n
 class Record(NamedTuple):
     """What a test writes. `timestamp`: in milliseconds since 1970."""
 
-    value: str
+    value: str | None
     partition: int = 0
     timestamp: int = 0
 
@@ -70,7 +70,7 @@ class Read(NamedTuple):
 
     partition: int
     key: str | None
-    value: str
+    value: str | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 

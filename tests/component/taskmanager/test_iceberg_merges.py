@@ -34,9 +34,11 @@ from pyiceberg.types import (
 
 from minflinkd.jobgraph.model import Sink
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
+from minflinkd.taskmanager.session.sinks.tables.commits import Look
 from minflinkd.taskmanager.session.sinks.tables.failures import Conflict, TableFailed
 from minflinkd.taskmanager.session.sinks.tables.iceberg import IcebergTarget
 from minflinkd.taskmanager.session.sinks.tables.iceberg_merges import check_replaceable, completed, matches
+from minflinkd.taskmanager.session.sinks.tables.keyed_changes import KeyedChanges
 from tests.lakes import Iceberg
 from tests.shortened import first
 
@@ -98,13 +100,21 @@ def of(rows: list[Row]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=ARROW)
 
 
+def merge(
+    target: IcebergTarget, number: int, rows: pa.Table, gone: list[Row] | None = None, *, look: Look | None = None
+) -> None:
+    """Merge rows, and delete those that have the keys of `gone`."""
+    keys = of(gone or []).select(list(target.key))
+    target.merge(look or target.look(OWNER), OWNER, number, number, KeyedChanges(rows, keys))
+
+
 def in_order(rows: list[Row]) -> list[str]:
     return sorted(map(repr, of(rows).to_pylist()))
 
 
 @pytest.mark.parametrize("case", first(range(len(CASES)), 3))
 def test_the_table_has_the_last_row_of_each_key(tmp_path: Path, case: int) -> None:
-    """Other writers append rows and change partitions between; rows without a whole key stay as they are (K4)."""
+    """Or no row, if it is gone. Others append rows and change partitions; rows without a whole key stay (K4, K6)."""
     by, key = CASES[case]
     rng = random.Random(case)
     target, lake = made(tmp_path, by, key)
@@ -112,8 +122,9 @@ def test_the_table_has_the_last_row_of_each_key(tmp_path: Path, case: int) -> No
     others: list[Row] = []
     for number in range(1, 9):
         batch = {tuple(row[name] for name in key): row for row in (drawn(rng) for _ in range(rng.randrange(1, 9)))}
-        target.merge(target.look(OWNER), OWNER, number, number, of(list(batch.values())))
-        expected |= batch
+        gone = {each: batch.pop(each) for each in list(batch) if number % 2 and rng.random() < 0.5 + number % 3}
+        merge(target, number, of(list(batch.values())), list(gone.values()))
+        expected = {each: row for each, row in (expected | batch).items() if each not in gone}
         assert target.look(OWNER).number == number
         if number == 3:
             stray = [drawn(rng) | {key[-1]: None} for _ in range(2)]
@@ -125,6 +136,19 @@ def test_the_table_has_the_last_row_of_each_key(tmp_path: Path, case: int) -> No
         assert in_order(lake.rows("rows")) == in_order([*expected.values(), *others]), number
     summary = lake.table("rows").current_snapshot().summary
     assert (summary["minflinkd.vertex"], summary["minflinkd.checkpoint"]) == ("out", "8")
+
+
+def test_a_commit_that_deletes_nothing_has_its_mark(tmp_path: Path) -> None:
+    """Otherwise it would be repeated for ever, and once there was such a row, delete it (K6)."""
+    target, lake = made(tmp_path, {}, ("id",))
+    for number in (1, 2):
+        merge(target, number, of([]).select(["id"]), [drawn(random.Random(7)) | {"id": 7}])
+        assert target.look(OWNER).number == number
+    merge(target, 3, of([drawn(random.Random(n)) | {"id": n} for n in range(3)]))
+    merge(target, 4, of([]).select(["id"]), [drawn(random.Random(7)) | {"id": n} for n in (1, 7)])
+    assert sorted(row["id"] for row in lake.rows("rows")) == [0, 2]
+    merge(target, 5, of([]).select(["id"]), [drawn(random.Random(7)) | {"id": n} for n in (0, 2)])
+    assert (lake.rows("rows"), target.look(OWNER).number) == ([], 5)
 
 
 def test_a_table_that_the_library_cannot_write_anew_is_refused(tmp_path: Path) -> None:
@@ -148,15 +172,15 @@ def test_only_files_with_the_same_keys_are_written_anew(tmp_path: Path) -> None:
     """Those of other partitions, and of other keys, stay (K4)."""
     target, lake = made(tmp_path, {"even": "identity"}, ("id",))
     rows = [drawn(random.Random(n)) | {"id": n, "even": n % 2 == 0} for n in range(10)]
-    target.merge(target.look(OWNER), OWNER, 1, 1, of(rows[:8]))
-    target.merge(target.look(OWNER), OWNER, 2, 2, of(rows[8:]))
+    merge(target, 1, of(rows[:8]))
+    merge(target, 2, of(rows[8:]))
 
     def files() -> dict[str, int]:
         return {task.file.file_path: task.file.record_count for task in lake.table("rows").scan().plan_files()}
 
     before = files()
     assert sorted(before.values()) == [1, 1, 4, 4]
-    target.merge(target.look(OWNER), OWNER, 3, 3, of([rows[2] | {"n": -1}]))
+    merge(target, 3, of([rows[2] | {"n": -1}]))
     after = files()
     assert sorted(after.values()) == [1, 1, 1, 3, 4]
     assert len(before.keys() & after.keys()) == 3
@@ -168,29 +192,29 @@ def test_many_keys_are_found_by_their_bounds(tmp_path: Path) -> None:
     target, lake = made(tmp_path, {}, ("id", "text"))
     rows = [drawn(random.Random(n)) | {"id": n} for n in range(1000)]
     for number in (1, 2):
-        target.merge(target.look(OWNER), OWNER, number, number, of([row | {"n": number} for row in rows]))
+        merge(target, number, of([row | {"n": number} for row in rows]))
         assert [row["n"] for row in lake.rows("rows")] == [number] * 1000
 
 
 def test_a_commit_that_another_one_overtakes_changes_nothing(tmp_path: Path) -> None:
     """It leaves no file, and is repeated on what is in the table by then (K4)."""
     target, lake = made(tmp_path, {}, ("id",))
-    target.merge(target.look(OWNER), OWNER, 1, 1, of([drawn(random.Random(1)) | {"id": 1}]))
+    merge(target, 1, of([drawn(random.Random(1)) | {"id": 1}]))
     stale = target.look(OWNER)
     lake.table("rows").append(of([drawn(random.Random(2)) | {"id": 2}]))
     files = lake.data_files("rows")
     with pytest.raises(Conflict):
-        target.merge(stale, OWNER, 2, 2, of([drawn(random.Random(3)) | {"id": 1, "n": 7}]))
+        merge(target, 2, of([drawn(random.Random(3)) | {"id": 1, "n": 7}]), look=stale)
     assert lake.data_files("rows") == files
     assert target.look(OWNER).number == 1
-    target.merge(target.look(OWNER), OWNER, 2, 2, of([drawn(random.Random(3)) | {"id": 1, "n": 7}]))
+    merge(target, 2, of([drawn(random.Random(3)) | {"id": 1, "n": 7}]))
     assert sorted(row["id"] for row in lake.rows("rows")) == [1, 2]
 
 
 def test_a_commit_whose_answer_was_lost_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A catalog's client repeats such a request, and is told that another commit came first: its own (K4)."""
     target, lake = made(tmp_path, {}, ("id",))
-    target.merge(target.look(OWNER), OWNER, 1, 1, of([drawn(random.Random(1)) | {"id": 1}]))
+    merge(target, 1, of([drawn(random.Random(1)) | {"id": 1}]))
     commit = SqlCatalog.commit_table
 
     def twice(self: Any, *given: Any) -> Any:
@@ -199,7 +223,7 @@ def test_a_commit_whose_answer_was_lost_keeps_its_files(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(SqlCatalog, "commit_table", twice)
     with pytest.raises(Conflict):
-        target.merge(target.look(OWNER), OWNER, 2, 2, of([drawn(random.Random(2)) | {"id": 1, "n": 7}]))
+        merge(target, 2, of([drawn(random.Random(2)) | {"id": 1, "n": 7}]))
     assert target.look(OWNER).number == 2
     assert [row["n"] for row in lake.rows("rows")] == [7]
 
@@ -211,7 +235,7 @@ def test_many_commits_leave_few_manifests(tmp_path: Path) -> None:
         changed.set_properties({"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "4"})
     rows = [drawn(random.Random(n)) | {"id": n, "even": n % 2 == 0} for n in range(4)]
     for number in range(1, 25):
-        target.merge(target.look(OWNER), OWNER, number, number, of([row | {"n": number} for row in rows]))
+        merge(target, number, of([row | {"n": number} for row in rows]))
         assert [row["n"] for row in lake.rows("rows")] == [number] * 4
     table = lake.table("rows")
     assert len(table.current_snapshot().manifests(table.io)) <= 6
@@ -234,7 +258,7 @@ def test_rows_of_a_table_that_has_changed_are_replaced(tmp_path: Path) -> None:
     new = [plain | {"id": n, "n": n, "even": n % 2 == 0, "note": "new"} | nested for n in (2, 3, 7)]
     for number in (1, 2):
         rows = pa.Table.from_pylist(new, schema=schema)
-        target.merge(target.look(OWNER), OWNER, number, number, rows)
+        merge(target, number, rows)
         found = {row["id"]: row for row in lake.rows("rows")}
         assert sorted(row["id"] for row in lake.rows("rows")) == [0, 1, 2, 3, 4, 5, 7]
         assert [found[n]["note"] for n in range(6)] == [old[0]["text"], old[1]["text"], "new", "new"] + [
@@ -250,7 +274,7 @@ def test_columns_that_the_job_does_not_write_stay(tmp_path: Path) -> None:
     rows = [drawn(random.Random(n)) | {"id": n, "text": f"note {n}"} for n in range(4)]
     lake.table("rows").append(of(rows[:3]))
     narrow = of([row | {"n": -1} for row in rows]).select(["n", "id", "day", "at", "price", "even"])
-    target.merge(target.look(OWNER), OWNER, 1, 1, narrow)
+    merge(target, 1, narrow)
     found = sorted((row["id"], row["n"], row["text"]) for row in lake.rows("rows"))
     assert found == [(0, -1, "note 0"), (1, -1, "note 1"), (2, -1, "note 2"), (3, -1, None)]
 
@@ -259,7 +283,7 @@ def test_a_table_that_cannot_be_written_gets_no_files(tmp_path: Path, monkeypatc
     """Files that were written before the failure are deleted (K4)."""
     target, lake = made(tmp_path, {"even": "identity"}, ("id",))
     rows = [drawn(random.Random(n)) | {"id": n, "even": n % 2 == 0} for n in range(4)]
-    target.merge(target.look(OWNER), OWNER, 1, 1, of(rows))
+    merge(target, 1, of(rows))
     files, write = lake.data_files("rows"), pyiceberg.io.pyarrow.write_file
 
     def write_one(*given: Any, **named: Any) -> Iterator[Any]:
@@ -268,7 +292,7 @@ def test_a_table_that_cannot_be_written_gets_no_files(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(pyiceberg.io.pyarrow, "write_file", write_one)
     with pytest.raises(TableFailed, match="no space left"):
-        target.merge(target.look(OWNER), OWNER, 2, 2, of([rows[0]]))
+        merge(target, 2, of([rows[0]]))
     assert lake.data_files("rows") == files
 
 

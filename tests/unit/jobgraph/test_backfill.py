@@ -106,6 +106,11 @@ def test_a_sink_may_be_given_another_place() -> None:
     [
         ({"format": "parquet", "path": "/out"}, "a parquet sink only adds"),
         ({"format": "delta", "path": "/out"}, "a delta sink without a key only adds"),
+        ({"format": "delta", "path": "/out", "options": {"key": "page"}}, ""),
+        (
+            {"format": "delta", "path": "/out", "options": {"key": "page", "newest-by": "n"}},
+            "its rows are changes of a table, and those of an earlier time would undo later ones",
+        ),
         ({"python": "acme:write"}, "nobody knows whether a Python sink can take rows a second time"),
         ({"format": "collect"}, ""),
         ({"format": "console"}, ""),

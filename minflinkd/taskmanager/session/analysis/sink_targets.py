@@ -16,13 +16,14 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from minflinkd.jobgraph.delivery import delivery_of, key_of
+from minflinkd.jobgraph.delivery import DELETED, delivery_of, key_of
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
 from minflinkd.jobgraph.model import Delivery, Sink
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
+from minflinkd.taskmanager.session.sinks.changes import of_table
 from minflinkd.taskmanager.session.sinks.databases.connections import (
     Database,
     DatabaseFailed,
@@ -59,12 +60,14 @@ def faults(session: Session, plan: Plan) -> Iterator[GraphFault]:
                 yield GraphFault(path=f"{path}.path", problem=problem, hint=hint)
         elif vertex.sink.format in TABLE_FORMATS:
             told = any(f"{fault.path}.".startswith(f"vertices.{vertex.id}.") for fault in plan.faults)
-            rows = plan.rows_for(vertex)
-            if rows is not None and not told and (found := _table(rows, vertex.sink)) is not None:
+            rows = None if told else plan.rows_for(vertex)
+            if rows is not None and (found := _table(of_table(rows, vertex.sink), vertex.sink)) is not None:
                 yield GraphFault(path=path, problem=found[0], hint=found[1])
         elif vertex.sink.format == "jdbc":
             told = any(f"{fault.path}.".startswith(f"vertices.{vertex.id}.") for fault in plan.faults)
-            if (found := _database(session, vertex.sink, None if told else plan.rows_for(vertex))) is not None:
+            rows = None if told else plan.rows_for(vertex)
+            written = None if rows is None else of_table(rows, vertex.sink)
+            if (found := _database(session, vertex.sink, written)) is not None:
                 yield GraphFault(path=path, problem=found[0], hint=found[1])
 
 
@@ -142,7 +145,10 @@ def _written(session: Session, sink: Sink, options: Mapping[str, str], rows: Dat
         with database.transaction() as transaction:
             if dialect is None or table is None or rows is None or appends:
                 return None
-            return dialect.fault(transaction, table, database.fields(rows), key_of(sink))
+            fault = dialect.fault(transaction, table, database.fields(rows), key_of(sink))
+            if fault is None and DELETED in sink.options:
+                dialect.check_deletes(transaction, table)
+            return fault
     except NoDriver as error:
         return error.message, _BRING
     except NoConnection as error:

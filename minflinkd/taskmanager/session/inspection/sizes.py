@@ -11,6 +11,8 @@ from itertools import count
 
 from pyspark.sql import types as t
 
+from minflinkd.taskmanager.session.spark.columns import quoted
+
 _WIDTHS: dict[type[t.DataType], int] = {  # of elements of an array; all others have 8 bytes
     t.BooleanType: 1,
     t.ByteType: 1,
@@ -24,10 +26,6 @@ _WIDTHS: dict[type[t.DataType], int] = {  # of elements of an array; all others 
 def row_bytes(schema: t.StructType, column: str) -> str:
     """Return an SQL expression for the bytes of the struct `column`; 0 if it is null."""
     return _Sizes().of_row(schema, column)
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 class _Sizes:

@@ -19,6 +19,7 @@ from minflinkd.jobgraph.bad_records import COLUMNS, CORRUPT, ERROR, bad_record_s
 from minflinkd.jobgraph.delivery import LARGEST, LARGEST_RECORD
 from minflinkd.jobgraph.model import Sink, Source, Vertex
 from minflinkd.runtime.errors import MinflinkError
+from minflinkd.taskmanager.session.spark.columns import column as spark_column
 from minflinkd.taskmanager.session.spark.session import Session
 
 _COLUMNS: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
@@ -55,7 +56,7 @@ def good_rows(session: Session, vertex: Vertex, frame: DataFrame) -> DataFrame:
             hint=f"such as: CASE WHEN price < 0 THEN 'the price is negative' END AS {column}",
         )
     bad = F.col(column)
-    others = F.struct(*[_quoted(name) for name in frame.columns if name != column])
+    others = F.struct(*[spark_column(name) for name in frame.columns if name != column])
     rows = F.to_json(others, {"ignoreNullFields": "false"})
     # Of a source, the record itself. The columns stand there as well, or Spark would leave out of the parser which of
     # them nobody reads, and would not notice that they are wrong.
@@ -100,10 +101,6 @@ def _for_sink(rows: DataFrame, sink: Sink) -> DataFrame:
 def _as_json(**changed: Column) -> Column:
     columns = (changed.get(name, F.col(name)).alias(name) for name in COLUMNS)
     return F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
-
-
-def _quoted(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
 
 
 def _filter(session: Session, vertex: Vertex, parser: Any) -> Any:

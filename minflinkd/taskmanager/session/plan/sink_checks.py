@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
-from pyspark.sql.types import BinaryType, StringType
+from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+from pyspark.sql.types import BinaryType, BooleanType, StringType
 
-from minflinkd.jobgraph.delivery import delivery_of, key_of
+from minflinkd.jobgraph.changes import Changes, changes_of
+from minflinkd.jobgraph.delivery import DELETED, NEWEST_BY, delivery_of, key_of
 from minflinkd.jobgraph.model import Delivery, Sink
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.session.code.libraries import JobCode
+from minflinkd.taskmanager.session.spark.columns import column
 from minflinkd.taskmanager.session.spark.session import Session
 
 HEADERS = "array<struct<key:string,value:binary>>"  # of a record of Kafka
@@ -60,9 +64,29 @@ def check_rows(session: Session, sink: Sink, frame: DataFrame) -> None:
         _check_types(frame, by_column=not sink.options.get("topic"))
         if "topic" not in columns and not sink.options.get("topic"):
             raise UnfitSink("the kafka sink has no topic", hint="options: {topic: out}, or a column `topic`")
-    missing = [name for name in (*key_of(sink), *sink.partition_by) if name not in columns]
+    changes = changes_of(sink)
+    unwritten = () if changes is None else changes.unwritten
+    missing = [name for name in (*key_of(sink), *sink.partition_by, *unwritten) if name not in columns]
     if missing:
         raise UnfitSink(f"there is no column {', '.join(missing)}", hint=f"the columns are {', '.join(columns)}")
+    if changes is not None:
+        _check_changes(frame, changes)
+
+
+def _check_changes(frame: DataFrame, changes: Changes) -> None:
+    """Raise UnfitSink if a column is not of a type that says what changes, or which change is the newest."""
+    name = changes.deleted
+    if name is not None and not isinstance(kind := frame.schema[name].dataType, BooleanType):
+        problem = f"{DELETED} names {name}, which is {kind.simpleString()}, not boolean"
+        raise UnfitSink(problem, hint=f"SELECT ..., op = 'd' AS {name}")
+    for name in changes.newest_by:
+        try:
+            frame.select(F.max(column(name)))
+        except AnalysisException as error:
+            raise UnfitSink(
+                f"rows have no order by {name}, which is {frame.schema[name].dataType.simpleString()}",
+                hint=f"{NEWEST_BY} names numbers, texts, dates or times",
+            ) from error
 
 
 def _check_types(frame: DataFrame, *, by_column: bool) -> None:

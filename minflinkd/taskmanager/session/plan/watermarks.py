@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.plan import bounded
+from minflinkd.taskmanager.session.spark.columns import quoted
 from minflinkd.taskmanager.session.spark.session import Session
 
 NEVER = "36500 days"
@@ -60,8 +61,7 @@ def finds_input(execution: Any) -> bool | None:
 
 def mark(frame: DataFrame, column: str) -> tuple[DataFrame, Any]:
     """Return the frame with `column` as event time, and the key of its watermark in Spark's tracker."""
-    quoted = "`" + column.replace("`", "``") + "`"
-    marked = frame.withWatermark(quoted, NEVER)
+    marked = frame.withWatermark(quoted(column), NEVER)
     return marked, marked._jdf.queryExecution().analyzed().nodeId()
 
 

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import structlog
 from pyspark.sql import DataFrame
 
 from minflinkd.jobgraph.api import SinkContext
 from minflinkd.jobgraph.bad_records import senders
+from minflinkd.jobgraph.changes import changes_of
 from minflinkd.jobgraph.delivery import delivery_of, key_of
 from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
 from minflinkd.jobgraph.model import Delivery, Vertex
@@ -26,7 +27,7 @@ from minflinkd.taskmanager.session.code.libraries import JobCode
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import check_code
 from minflinkd.taskmanager.session.sinks.bad_records import BadRecordSinks
-from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink
+from minflinkd.taskmanager.session.sinks.batch import ALL_PARTITIONS, BatchSink, CommittingSink
 from minflinkd.taskmanager.session.sinks.collect import CollectSink
 from minflinkd.taskmanager.session.sinks.compaction.compactor import Compactor
 from minflinkd.taskmanager.session.sinks.databases.jdbc import StagedRows, Staging, UpsertSink
@@ -38,11 +39,6 @@ from minflinkd.taskmanager.session.spark.failures import batch_failure, hidden
 from minflinkd.taskmanager.session.spark.session import Session
 
 log = structlog.get_logger(__name__)
-
-# Spark cannot read a persisted micro-batch whose rows are sorted, as those of max() over texts are: it looks for the
-# column that they are sorted by, and the frame of a micro-batch has columns of its own ("key not found: key#70").
-# After `coalesce` it does not count as sorted. More partitions than there are: they stay as they are.
-_ALL_PARTITIONS: Final = 2**31 - 1
 
 
 class SinkGone(MinflinkError):
@@ -175,7 +171,7 @@ def _write(
     """
     persist = len(sinks) != 1 or not all(sink.reads_all for sink in sinks.values())
     if tasks is not None or persist:
-        frame = frame.coalesce(tasks or _ALL_PARTITIONS)  # once: of two, Spark drops the first
+        frame = frame.coalesce(tasks or ALL_PARTITIONS)  # once: of two, Spark drops the first
     if not persist:
         return _written(_each(sinks, frame, epoch), 0)  # 0 is not used: a sink that reads all rows also counts them
     frame = frame.persist()
@@ -268,8 +264,8 @@ def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: 
         return FilesSink(session, vertex, job_id, attempt_id, request.directory)
     if sink.format == "jdbc" and (key_of(sink) or delivery_of(sink) is Delivery.EXACTLY_ONCE):
         staging = Staging(session, sink, job_id, vertex.id, attempt_id)
-        if key_of(sink):
-            return UpsertSink(staging, sink)
+        if (changes := changes_of(sink)) is not None:
+            return UpsertSink(staging, changes)
         return CommittingSink(vertex.id, job_id, attempt_id, StagedRows(staging))
     if sink.format == "kafka" and delivery_of(sink) is Delivery.EXACTLY_ONCE:
         records = StagedRecords(session, sink, job_id, vertex.id, attempt_id, request.directory)

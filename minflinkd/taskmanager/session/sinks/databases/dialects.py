@@ -74,6 +74,11 @@ class Dialect(ABC):
         What the database itself says to the statement is raised, as of any statement; and TableLocked after PATIENCE.
         """
 
+    def check_deletes(self, transaction: Transaction, table: str) -> None:
+        """Raise DatabaseFailed if the user may not delete rows of a table that is there. Deletes nothing."""
+        if self.is_there(transaction, table):
+            transaction.texts(f"EXPLAIN DELETE FROM {table} WHERE false")
+
     @abstractmethod
     def make_staging(self, transaction: Transaction, table: str, target: str, fields: Fields) -> None:
         """Make a staging table, unless Spark's writer makes a good one."""
@@ -103,3 +108,11 @@ class Dialect(ABC):
     @abstractmethod
     def upsert(self, transaction: Transaction, rows: StagedBatch, key: Sequence[str]) -> int:
         """Copy the rows, each of which replaces the row with its key. Return how many there were."""
+
+    @abstractmethod
+    def delete(self, transaction: Transaction, keys: StagedBatch) -> None:
+        """Delete the rows that have one of these keys, which are the only columns of their staging table."""
+
+    def same(self, names: Sequence[str], one: str, other: str) -> str:
+        """Return a condition: rows of two tables, by the names that the statement gives them, have the same key."""
+        return " AND ".join(f"{one}.{self.quoted(name)} = {other}.{self.quoted(name)}" for name in names)

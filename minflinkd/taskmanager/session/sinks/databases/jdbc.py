@@ -2,8 +2,9 @@
 
 Beside the target there are also the tables
 
-    minflinkd_staged_<sink>_<attempt>   rows that are not moved yet, with the micro-batch that wrote them
-    minflinkd_commits                   one row per sink: the last committed checkpoint; its lock orders commits
+    minflinkd_staged_<sink>_<attempt>        rows that are not moved yet, with the micro-batch that wrote them
+    minflinkd_staged_<sink>_<attempt>_gone   keys of rows that a micro-batch deletes
+    minflinkd_commits                        one row per sink: the last committed checkpoint; its lock orders commits
 
 One transaction deletes rows from the staging table and inserts them into the target. So a repeated commit, or one from
 an attempt that is believed dead, moves nothing twice. Tables are made and dropped outside of it: MySQL commits whatever
@@ -18,9 +19,10 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
-from minflinkd.jobgraph.delivery import key_of
+from minflinkd.jobgraph.changes import Changes
 from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.ids import AttemptId, JobId, VertexId
+from minflinkd.taskmanager.session.sinks.changes import changed
 from minflinkd.taskmanager.session.sinks.databases.connections import Database, dialect_of, writer_options
 from minflinkd.taskmanager.session.sinks.databases.dialects import EPOCH, StagedBatch
 from minflinkd.taskmanager.session.sinks.databases.statements import Transaction
@@ -31,7 +33,10 @@ COMMITS = "minflinkd_commits"
 
 
 class Staging:
-    """The staging tables of one sink, one for each attempt. Spark's own writer fills them."""
+    """The staging tables of one sink, one or two for each attempt. Spark's own writer fills them.
+
+    `table`: of this attempt's rows; `gone`: of keys of rows that it deletes.
+    """
 
     def __init__(self, session: Session, sink: Sink, job_id: JobId, vertex_id: VertexId, attempt_id: AttemptId) -> None:
         dialect = dialect_of(sink.options["url"])
@@ -44,17 +49,20 @@ class Staging:
         self._schema, _ = dialect.parts(self.target)
         self._prefix = f"minflinkd_staged_{_digest(job_id, vertex_id)}_"
         self._own = self._prefix + _digest(attempt_id)
-        self._made = False
+        self._made = set[str]()
         self.table = self._beside(self._own)
+        self.gone = self._beside(f"{self._own}_gone")
         self.commits = self._beside(COMMITS)
 
-    def write(self, frame: DataFrame, epoch: int) -> None:
-        if not self._made:
+    def write(self, frame: DataFrame, epoch: int, table: str | None = None) -> None:
+        """Write rows of a micro-batch, into `table` unless another one is given."""
+        table = table or self.table
+        if table not in self._made:
             with self.database.transaction() as transaction:
-                self.dialect.make_staging(transaction, self.table, self.target, self.database.fields(frame))
-            self._made = True
+                self.dialect.make_staging(transaction, table, self.target, self.database.fields(frame))
+            self._made.add(table)
         marked = frame.withColumn(EPOCH, F.lit(epoch).cast("long"))
-        marked.write.format("jdbc").options(**(self._options | {"dbtable": self.table})).mode("append").save()
+        marked.write.format("jdbc").options(**(self._options | {"dbtable": table})).mode("append").save()
 
     def is_there(self, transaction: Transaction, table: str) -> bool:
         return self.dialect.is_there(transaction, table)
@@ -67,16 +75,17 @@ class Staging:
     def drop_others(self, transaction: Transaction) -> None:
         """Drop the staging tables of earlier attempts. Whatever such an attempt still writes is not needed."""
         for name in self.dialect.staging_tables(transaction, self._prefix, self._schema):
-            if name != self._own:
+            if not name.startswith(self._own):
                 transaction.run(f"DROP TABLE IF EXISTS {self._beside(name)}")
 
     def drop(self, *, only_if_empty: bool) -> None:
         with self.database.transaction() as transaction:
-            there = self.is_there(transaction, self.table)
-            if there and only_if_empty:
-                there = transaction.number(f"SELECT 1 FROM {self.table} LIMIT 1") is None
-            if there:
-                transaction.run(f"DROP TABLE {self.table}")
+            for table in {self.table, *self._made}:
+                there = self.is_there(transaction, table)
+                if there and only_if_empty:
+                    there = transaction.number(f"SELECT 1 FROM {table} LIMIT 1") is None
+                if there:
+                    transaction.run(f"DROP TABLE {table}")
 
     def _beside(self, name: str) -> str:
         return f"{self._schema}.{name}" if self._schema else name
@@ -88,25 +97,38 @@ class UpsertSink:
     ledger: Ledger | None = None
     reads_all = True
 
-    def __init__(self, staging: Staging, sink: Sink) -> None:
+    def __init__(self, staging: Staging, changes: Changes) -> None:
         self._staging = staging
-        self._key = key_of(sink)
+        self._changes = changes
         with staging.database.transaction() as transaction:
             staging.drop_others(transaction)
 
     def write(self, frame: DataFrame, epoch: int) -> int:
-        """Write a micro-batch. If several of its rows have the same key, any one of them is written.
+        """Write a micro-batch. If several of its rows have the same key, and it does not say which is the newest, any
+        one of them is written. Returns how many rows were written and deleted.
 
         PostgreSQL refuses an upsert that changes a row twice.
         """
-        staging, names = self._staging, tuple(frame.columns)
-        staging.write(frame.dropDuplicates(list(self._key)), epoch)
+        staging, key = self._staging, self._changes.key
+        one_each = frame if self._changes.newest_by else frame.dropDuplicates(list(key))
+        with changed(one_each, self._changes) as found:
+            names = tuple(found.rows.columns)
+            staging.write(found.rows, epoch)
+            if found.gone is not None:
+                staging.write(found.gone, epoch, staging.gone)
         with staging.database.transaction() as transaction:
-            staging.make_target(transaction, staging.table, names, self._key)
-            batch = StagedBatch(staging.target, staging.table, names, epoch)
-            rows = staging.dialect.upsert(transaction, batch, self._key)
+            staging.make_target(transaction, staging.table, names, key)
+            # Deleted first: to the database, keys may be the same that are two for Spark.
+            rows = self._delete(transaction, epoch) if self._changes.deleted is not None else 0
+            rows += staging.dialect.upsert(transaction, StagedBatch(staging.target, staging.table, names, epoch), key)
             transaction.run(f"DELETE FROM {staging.table}")
         return rows
+
+    def _delete(self, transaction: Transaction, epoch: int) -> int:
+        staging = self._staging
+        keys = StagedBatch(staging.target, staging.gone, self._changes.key, epoch)
+        staging.dialect.delete(transaction, keys)
+        return transaction.run(f"DELETE FROM {staging.gone}")
 
     def close(self) -> None:
         self._staging.drop(only_if_empty=False)

@@ -134,6 +134,13 @@ class MySQL(Dialect):
         # The server counts a row that it has replaced twice.
         return transaction.number(f"SELECT count(*) {staged}", rows.epoch) or 0
 
+    def delete(self, transaction: Transaction, keys: StagedBatch) -> None:
+        same = self.same(keys.names, "old", "gone")
+        transaction.run(
+            f"DELETE old FROM {keys.target} AS old JOIN {keys.staging} AS gone ON {same} WHERE gone.{EPOCH} = ?",
+            keys.epoch,
+        )
+
 
 def _fault_of_new(table: str, fields: Fields, key: Sequence[str]) -> Unfit:
     """Return why no table with this key can be made, and what to do."""

@@ -72,6 +72,13 @@ class PostgreSQL(Dialect):
             rows.epoch,
         )
 
+    def delete(self, transaction: Transaction, keys: StagedBatch) -> None:
+        same = self.same(keys.names, "old", "gone")
+        transaction.run(
+            f"DELETE FROM {keys.target} AS old USING {keys.staging} AS gone WHERE {same} AND gone.{EPOCH} = ?",
+            keys.epoch,
+        )
+
     def _on_conflict(self, names: Sequence[str], key: Sequence[str]) -> str:
         changed = [f"{self.quoted(name)} = EXCLUDED.{self.quoted(name)}" for name in names if name not in key]
         action = f"UPDATE SET {', '.join(changed)}" if changed else "NOTHING"

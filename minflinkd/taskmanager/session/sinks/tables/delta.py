@@ -15,12 +15,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyarrow.fs import FileType, PyFileSystem
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from minflinkd.jobgraph.delivery import KEY, key_of
+from minflinkd.jobgraph.delivery import OF_KEYED, key_of
 from minflinkd.jobgraph.model import Sink
 from minflinkd.jobgraph.table_sinks import ADD_COLUMNS, COMPRESSION, SCHEMA
 from minflinkd.taskmanager.placing import link_or_copy_durably
@@ -45,6 +44,7 @@ from minflinkd.taskmanager.session.sinks.tables.fitting import (
     nullable,
     only_with,
 )
+from minflinkd.taskmanager.session.sinks.tables.keyed_changes import GONE, KeyedChanges
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile
 from minflinkd.taskmanager.session.sinks.tables.rows import Layout
 from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 _TRIES: Final = 5  # to add columns beside other writers
-_OWN: Final = frozenset({SCHEMA, COMPRESSION, KEY})  # options that are not the storage's
+_OWN: Final = frozenset({SCHEMA, COMPRESSION}) | OF_KEYED  # options that are not the storage's
 # A task that is stopped must not wait for a storage that is away for longer than task.cancellation.timeout.
 _PATIENCE: Final = {"connect_timeout": "5s", "timeout": "30s", "max_retries": "3", "retry_timeout": "10s"}
 _PLAIN: Final = re.compile(r"[\w.=/-]*", re.ASCII)  # a path that is the same in an address
@@ -168,22 +168,33 @@ class DeltaTarget:
                 list(actions), "append", table.schema(), partition_by, commit_properties=properties
             )
 
-    def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, rows: pa.Table) -> None:
-        """Replace or insert rows, one for each key, and set the mark, both or neither. Raises Conflict."""
+    def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, changes: KeyedChanges) -> None:
+        """Replace, insert and delete rows, and set the mark, all or nothing. Raises Conflict."""
         table: DeltaTable = look.table
         self._check_still(table)
         same = (f'target."{_doubled(name)}" = source."{_doubled(name)}"' for name in self.key)
         properties = _properties(owner, number, checkpoint_id)
         with self._committing():
             merger = table.merge(
-                source=rows,
+                source=changes.together(),
                 predicate=" AND ".join(same),
                 source_alias="source",
                 target_alias="target",
                 streamed_exec=False,  # then it looks only into files that may have these keys
                 commit_properties=properties,
             )
-            merger.when_matched_update_all().when_not_matched_insert_all().execute()
+            if len(changes.gone):
+                merger = merger.when_matched_delete(f'source."{GONE}"')
+            if len(changes.rows):
+                stays, not_written = f'NOT source."{GONE}"', [GONE]
+                merger = merger.when_matched_update_all(stays, not_written).when_not_matched_insert_all(
+                    stays, not_written
+                )
+            merger.execute()
+            if table.transaction_version(owner) != number:  # it commits nothing, and no mark, if no row has changed
+                table.create_write_transaction(
+                    [], "append", table.schema(), table.metadata().partition_columns, commit_properties=properties
+                )
 
     @contextmanager
     def _committing(self) -> Iterator[None]:

@@ -17,7 +17,8 @@ from pyspark.sql.types import (
 )
 
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
-from minflinkd.taskmanager.session.sinks.tables.fitting import leaves, quoted
+from minflinkd.taskmanager.session.sinks.tables.fitting import leaves
+from minflinkd.taskmanager.session.spark.columns import quoted
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
+from minflinkd.taskmanager.session.spark.columns import column
 
 # The types that take all values of a type.
 _WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {
@@ -76,10 +77,6 @@ def new_columns(table: StructType, others: Iterable[str], rows: StructType) -> l
     """Return the columns of the rows that the table does not have. `others`: columns of it that Spark cannot write."""
     known = {*(field.name.lower() for field in table.fields), *(name.lower() for name in others)}
     return [field for field in nullable(rows).fields if field.name.lower() not in known]
-
-
-def quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def only_with(rows: DataFrame, rule: str, condition: str, table: str) -> DataFrame:
@@ -130,7 +127,7 @@ def fitted(rows: DataFrame, schema: StructType, table: str) -> DataFrame:
     # Spark would compare names as the job's settings say, and take a column that it does not find for NULL.
     # An alias keeps a column's metadata, with Iceberg's ids. What `to` adds goes if Spark finds nothing else to do.
     wanted_as = [(name, columns[name.lower()]) for name in rows.columns]
-    named = rows.select([F.col(quoted(name)).alias(field.name, metadata=field.metadata) for name, field in wanted_as])
+    named = rows.select([column(name).alias(field.name, metadata=field.metadata) for name, field in wanted_as])
     return named.to(StructType([_loosened(field) for field in schema.fields if field.name.lower() in there]))
 
 

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -37,7 +36,6 @@ from minflinkd.taskmanager.session.sinks.tables.fitting import (
     new_columns,
     nullable,
     only_with,
-    quoted,
 )
 from minflinkd.taskmanager.session.sinks.tables.iceberg_files import data_file, described, record
 from minflinkd.taskmanager.session.sinks.tables.iceberg_merges import (
@@ -47,9 +45,11 @@ from minflinkd.taskmanager.session.sinks.tables.iceberg_merges import (
     rewritten,
 )
 from minflinkd.taskmanager.session.sinks.tables.iceberg_types import has_ids, leaves, of_spark
+from minflinkd.taskmanager.session.sinks.tables.keyed_changes import KeyedChanges
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile
 from minflinkd.taskmanager.session.sinks.tables.rows import Layout
 from minflinkd.taskmanager.session.sinks.tables.staged import BY_NAME, SPEC, DataFile, Staged
+from minflinkd.taskmanager.session.spark.columns import quoted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -168,11 +168,11 @@ class IcebergTarget:
             for file in files:
                 append.append_data_file(data_file(table, file))
 
-    def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, rows: pa.Table) -> None:
+    def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, changed: KeyedChanges) -> None:
         table: Table = look.table
         self.check_still(table)
         with failing(self.name, "could not be rewritten"):
-            changes = rewritten(table, rows, self.key)
+            changes = rewritten(table, changed, self.key)
         try:
             with (
                 self.committing(table, {owner: str(number)}, _told(owner, checkpoint_id)) as update,

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
+from minflinkd.taskmanager.session.sinks.tables.keyed_changes import KeyedChanges
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -55,15 +56,15 @@ def check_replaceable(
         )
 
 
-def rewritten(table: Table, rows: pa.Table, key: Sequence[str]) -> Rewritten:
-    """Write new files, which no snapshot has yet. `rows`: one for each key, with columns of the table.
+def rewritten(table: Table, changes: KeyedChanges, key: Sequence[str]) -> Rewritten:
+    """Write new files, which no snapshot has yet. `changes`: with columns of the table.
 
     A column that the rows do not have stays as it is, and is NULL in a row whose key is new.
     """
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 
-    schema = table.schema().as_arrow()
+    schema, rows, keys = table.schema().as_arrow(), changes.rows, changes.keys(key)
     removed, added, numbers, commit = list[Any](), list[Any](), count(), uuid4()
     others = [field.name for field in schema if field.name not in rows.column_names]
     replaced = list[pa.Table]()
@@ -75,9 +76,9 @@ def rewritten(table: Table, rows: pa.Table, key: Sequence[str]) -> Rewritten:
 
     try:
         scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
-        for found in table.scan(row_filter=_with_some(_as(rows, schema), key)).plan_files():
+        for found in table.scan(row_filter=_with_some(_as(keys, schema), key)).plan_files():
             there = _as(scan.to_table([found]), schema)
-            has_key = matches(there, rows, key)
+            has_key = matches(there, keys, key)
             if not pc.any(has_key).as_py():
                 continue
             removed.append(found.file)
@@ -85,7 +86,8 @@ def rewritten(table: Table, rows: pa.Table, key: Sequence[str]) -> Rewritten:
             left = there.filter(pc.invert(has_key))
             if len(left):
                 write(left)
-        write(completed(rows, pa.concat_tables(replaced), key) if others and replaced else rows)
+        if len(rows):
+            write(completed(rows, pa.concat_tables(replaced), key) if others and replaced else rows)
     except BaseException:
         with suppress(Exception):
             discard(table, added)

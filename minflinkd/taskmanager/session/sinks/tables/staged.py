@@ -21,7 +21,8 @@ class DataFile(msgspec.Struct, frozen=True):
     """A file of rows that is in the table's directory, and that no commit names yet.
 
     `path` is as the table's log has it. `partition` has the text of each partition column; None: NULL. `about` is what
-    the table's log says of its columns, in JSON.
+    the table's log says of its columns, in JSON. `gone`: it has keys of rows to delete; only files that wait in the
+    checkpoint have such.
     """
 
     path: str
@@ -29,6 +30,7 @@ class DataFile(msgspec.Struct, frozen=True):
     rows: int
     partition: dict[str, str | None] = {}
     about: str = "{}"
+    gone: bool = False
 
 
 class Staged(msgspec.Struct, frozen=True):

@@ -1,5 +1,7 @@
 """Replaces the rows of a table by key, exactly once (K4): rows wait in the checkpoint, and one commit merges them.
 
+A row may also say that the one with its key is gone (K6).
+
 Unlike files that are appended, the rows of a micro-batch cannot be in the table's directory before: only the commit
 knows which of its files change. So they become part of the snapshots that cover them, as those of a kafka sink do. Of
 several rows with one key in a checkpoint the last one counts. The mark is the same as for appended files (`commits`).
@@ -15,61 +17,75 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
+from minflinkd.jobgraph.changes import Changes
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.ids import JobId, VertexId
 from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots, ReadsOnce
+from minflinkd.taskmanager.session.sinks.changes import changed
 from minflinkd.taskmanager.session.sinks.held import HeldFiles
 from minflinkd.taskmanager.session.sinks.tables.commits import Look, Marked, MarkedCommits, check_facts
-from minflinkd.taskmanager.session.sinks.tables.fitting import only_with, quoted
+from minflinkd.taskmanager.session.sinks.tables.fitting import only_with
+from minflinkd.taskmanager.session.sinks.tables.keyed_changes import KeyedChanges, last_of, marked_as
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile, written
 from minflinkd.taskmanager.session.sinks.tables.rows import Layout
 from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged, decoded
-
-_NUMBER = "minflinkd_row"
+from minflinkd.taskmanager.session.spark.columns import column, quoted
 
 
 class KeyedTable(Marked, Protocol):
     """A table whose rows are replaced by key. Each call may raise TableFailed."""
-
-    key: tuple[str, ...]
 
     @abstractmethod
     def lay_out(self, rows: DataFrame) -> Layout:
         """Fit rows to the table. Creates it, and adds columns, if the job allows it. Raises UnfitSink."""
 
     @abstractmethod
-    def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, rows: pa.Table) -> None:
-        """Replace or insert rows, one for each key, and set the mark, both or neither. Raises Conflict."""
+    def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, changes: KeyedChanges) -> None:
+        """Replace, insert and delete rows, and set the mark, all or nothing. Raises Conflict."""
 
 
 class TableUpserts(HeldInSnapshots, ReadsOnce):
     """Two-phase: the rows wait in the attempt's directory until the checkpoint that covers them is complete."""
 
-    def __init__(self, table: KeyedTable, job_id: JobId, vertex_id: VertexId, directory: str) -> None:
-        """`directory`: of the attempt."""
+    def __init__(self, table: KeyedTable, changes: Changes, job_id: JobId, vertex_id: VertexId, directory: str) -> None:
+        """`changes`: what the columns of the rows mean. `directory`: of the attempt."""
         self._table = table
+        self._changes = changes
         self._job_id, self._sink = job_id, vertex_id
         self._held = HeldFiles(directory, vertex_id)
         self._marked = MarkedCommits(table, job_id, vertex_id)
 
     def stage(self, batch: DataFrame, epoch: int) -> Any:
         self._held.own.mkdir(parents=True, exist_ok=True)
-        layout = self._table.lay_out(batch)
-        rows = layout.rows
-        for name in self._table.key:
-            rows = only_with(rows, f"key {name} NOT NULL", f"{quoted(name)} IS NOT NULL", self._table.name)
-        with written(rows, self._held.own, partition_by=(), options={}) as files:
-            if not files:
-                return None
-            held = tuple(self._taken(file) for file in files)
+        with changed(batch, self._changes) as found:
+            layout = self._table.lay_out(found.rows)
+            files = self._written(layout.rows)
+            if found.gone is not None:
+                files += self._written(self._keys(found.gone, layout.rows.schema), gone=True)
+        if not files:
+            return None
         number, relies_on = self._marked.next_number(), layout.relies_on
-        staged = Staged(job=self._job_id, table=self._table.name, number=number, files=held, relies_on=relies_on)
+        staged = Staged(
+            job=self._job_id, table=self._table.name, number=number, files=tuple(files), relies_on=relies_on
+        )
         return msgspec.to_builtins(staged)
 
-    def _taken(self, file: LocalFile) -> DataFile:
+    def _keys(self, gone: DataFrame, schema: StructType) -> DataFrame:
+        """Return keys with the types that they have in the table."""
+        columns = [column(name).cast(schema[name].dataType).alias(name) for name in self._changes.key]
+        return gone.select(*columns)
+
+    def _written(self, rows: DataFrame, *, gone: bool = False) -> list[DataFile]:
+        for name in self._changes.key:
+            rows = only_with(rows, f"key {name} NOT NULL", f"{quoted(name)} IS NOT NULL", self._table.name)
+        with written(rows, self._held.own, partition_by=(), options={}) as files:
+            return [self._taken(file, gone) for file in files]
+
+    def _taken(self, file: LocalFile, gone: bool) -> DataFile:
         size = file.size  # it is somewhere else afterwards
-        return DataFile(self._held.take(file.path), size, int(file.footer.num_rows))
+        return DataFile(self._held.take(file.path), size, int(file.footer.num_rows), gone=gone)
 
     def count(self, token: Any) -> int:
         return sum(file.rows for file in decoded(token).files)
@@ -95,17 +111,12 @@ class TableUpserts(HeldInSnapshots, ReadsOnce):
 
     def _merged(self, look: Look, owner: str, left: Sequence[Staged], checkpoint_id: int) -> None:
         check_facts(self._table.name, self._sink, look, left)
-        read = [pyarrow.parquet.read_table(self._held.find(file.path)) for token in left for file in token.files]
-        rows = last_by_key(pa.concat_tables(read, promote_options="permissive"), self._table.key)
+        changes = last_of([self._read(file) for token in left for file in token.files], self._changes.key)
         reach(CrashPoint.SINK_SENT)
-        self._table.merge(look, owner, left[-1].number, checkpoint_id, rows)
+        self._table.merge(look, owner, left[-1].number, checkpoint_id, changes)
+
+    def _read(self, file: DataFile) -> pa.Table:
+        return marked_as(pyarrow.parquet.read_table(self._held.find(file.path)), gone=file.gone)
 
     def _discard(self, tokens: Sequence[Staged]) -> None:
         self._held.discard(file.path for token in tokens for file in token.files)
-
-
-def last_by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return the last of the rows with each key, in the order of the rows."""
-    numbered = rows.select(list(key)).append_column(_NUMBER, pa.array(range(len(rows)), pa.int64()))
-    last = numbered.group_by(list(key)).aggregate([(_NUMBER, "max")]).column(f"{_NUMBER}_max")
-    return rows.take(pa.array(sorted(last.to_pylist()), pa.int64()))
