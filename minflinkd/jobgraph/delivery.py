@@ -16,7 +16,7 @@ from minflinkd.jobgraph.model import CheckpointMode, Delivery, JobGraph, OutputM
 MOST_COLLECTED = 10_000  # rows of a collect sink
 # Options whose values are columns, with commas between them; `jobgraph.changes` has the rules of the last two.
 KEY, NEWEST_BY, DELETED = "key", "newest-by", "deleted"
-OF_KEYED = frozenset({KEY, NEWEST_BY, DELETED})  # no storage, catalog or driver gets them
+KEYED_OPTIONS = frozenset({KEY, NEWEST_BY, DELETED})  # no storage, catalog or driver gets them
 KEYED_FORMATS = ("jdbc", *formats.TABLE_FORMATS)
 DATABASES = ("jdbc:postgresql:", "jdbc:mysql:")  # URLs of those that are written exactly-once
 

@@ -6,7 +6,7 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
-from minflinkd.jobgraph.delivery import KEY, OF_KEYED, key_of
+from minflinkd.jobgraph.delivery import KEY, KEYED_OPTIONS, key_of
 from minflinkd.jobgraph.faults import Faults, at, show
 from minflinkd.jobgraph.model import Compaction, Delivery, Sink
 from minflinkd.runtime.units import Duration, MemorySize
@@ -21,7 +21,7 @@ _CHOICES: Final = {
 
 # Options of iceberg.
 TABLE, CATALOG, OF_CATALOG = "table", "catalog", "catalog."
-_ICEBERG: Final = frozenset({SCHEMA, COMPRESSION, TABLE, CATALOG}) | OF_KEYED
+_ICEBERG: Final = frozenset({SCHEMA, COMPRESSION, TABLE, CATALOG}) | KEYED_OPTIONS
 _TABLE_NAME: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
 # Storages that the library deltalake reaches.

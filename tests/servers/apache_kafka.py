@@ -63,6 +63,7 @@ class Record(NamedTuple):
     value: str | None
     partition: int = 0
     timestamp: int = 0
+    key: str | None = None
 
 
 class Read(NamedTuple):
@@ -150,7 +151,12 @@ class ApacheKafka(Server):
 
         for record in records:
             producer.produce(
-                topic, record.value, partition=record.partition, timestamp=record.timestamp, on_delivery=delivered
+                topic,
+                record.value,
+                record.key,
+                partition=record.partition,
+                timestamp=record.timestamp,
+                on_delivery=delivered,
             )
         left = producer.flush(60)
         assert not left

@@ -83,3 +83,17 @@ def test_a_commit_that_deletes_nothing_has_its_mark(tmp_path: Path) -> None:
         target.merge(stale, OWNER, 3, 3, KeyedChanges(of([]).select(list(KEY)), of([row]).select(list(KEY))))
     assert seen(lake) == [("a", 1, 1, None)]
     assert DeltaTable(lake.root("rows")).history(1)[0]["minflinkd.checkpoint"] == "3"
+
+
+def test_a_key_that_goes_breaks_no_rule_of_the_table(tmp_path: Path) -> None:
+    """There are no values for its other columns, even if they may not be NULL, or must be positive (J12)."""
+    strict = pa.schema([SCHEMA.field(0), SCHEMA.field(1), pa.field("n", pa.int64(), nullable=False), SCHEMA.field(3)])
+    lake = Delta(tmp_path)
+    rows = [{"user": user, "the day": 1, "n": 1, "note": "x"} for user in "abc"]
+    write_deltalake(lake.root("rows"), pa.Table.from_pylist(rows, schema=strict))
+    DeltaTable(lake.root("rows")).alter.add_constraint({"positive": "n > 0"})
+    target = DeltaTarget(Sink(format="delta", path=lake.root("rows"), options={"key": ", ".join(KEY)}))
+    merge(target, 1, [rows[0] | {"n": 2}], [rows[1], rows[1] | {"user": "z"}])
+    assert seen(lake) == [("a", 1, 2, "x"), ("c", 1, 1, "x")]
+    merge(target, 2, [], [rows[2]])
+    assert seen(lake) == [("a", 1, 2, "x")]

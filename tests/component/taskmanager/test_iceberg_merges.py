@@ -80,7 +80,9 @@ def drawn(rng: random.Random) -> Row:
     }
 
 
-def made(directory: Path, by: dict[str, str], key: tuple[str, ...]) -> tuple[IcebergTarget, Any]:
+def made(
+    directory: Path, by: dict[str, str], key: tuple[str, ...], columns: Schema = COLUMNS
+) -> tuple[IcebergTarget, Any]:
     """Make a table, sorted by id. Return it as a sink sees it, and as its library does."""
     lake = Iceberg(directory)
     catalog = load_catalog("lake", **lake.settings)
@@ -90,7 +92,7 @@ def made(directory: Path, by: dict[str, str], key: tuple[str, ...]) -> tuple[Ice
         for n, (name, transform) in enumerate(by.items())
     ]
     order = SortOrder(SortField(1, IdentityTransform()), order_id=1)
-    catalog.create_table("db.rows", COLUMNS, partition_spec=PartitionSpec(*fields), sort_order=order)
+    catalog.create_table("db.rows", columns, partition_spec=PartitionSpec(*fields), sort_order=order)
     described = lake.described("rows")
     options = described["options"] | {"key": ", ".join(key)}
     return IcebergTarget(Sink(format="iceberg", options=options)), lake
@@ -149,6 +151,16 @@ def test_a_commit_that_deletes_nothing_has_its_mark(tmp_path: Path) -> None:
     assert sorted(row["id"] for row in lake.rows("rows")) == [0, 2]
     merge(target, 5, of([]).select(["id"]), [drawn(random.Random(7)) | {"id": n} for n in (0, 2)])
     assert (lake.rows("rows"), target.look(OWNER).number) == ([], 5)
+
+
+def test_a_key_that_goes_has_no_other_values(tmp_path: Path) -> None:
+    """Even if the other columns may not be NULL (K6)."""
+    strict = Schema(*(NestedField(f.field_id, f.name, f.field_type, required=True) for f in COLUMNS.fields))
+    target, lake = made(tmp_path, {"even": "identity"}, ("id",), strict)
+    rows = [drawn(random.Random(n)) | {"id": n} for n in range(4)]
+    merge(target, 1, of(rows))
+    merge(target, 2, of(rows[:1]), rows[1:3])
+    assert sorted(row["id"] for row in lake.rows("rows")) == [0, 3]
 
 
 def test_a_table_that_the_library_cannot_write_anew_is_refused(tmp_path: Path) -> None:

@@ -12,16 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from minflinkd.jobgraph.changes import Changes
+from minflinkd.jobgraph.changes import ChangeColumns
 from minflinkd.runtime.ids import JobId, VertexId
 from minflinkd.taskmanager.session.sinks.held import StagedRowsGone
 from minflinkd.taskmanager.session.sinks.tables.commits import Look
+from minflinkd.taskmanager.session.sinks.tables.failures import TableChanged
 from minflinkd.taskmanager.session.sinks.tables.keyed_changes import KeyedChanges, last_by_key
 from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged
 from minflinkd.taskmanager.session.sinks.tables.upserts import TableUpserts
 
 JOB, SINK = JobId("1" * 32), VertexId("out")
-BY_K = Changes(key=("k",))
+BY_K = ChangeColumns(key=("k",))
 
 
 def rows(*values: tuple[str, int]) -> pa.Table:
@@ -98,6 +99,16 @@ def test_the_last_change_of_a_key_says_whether_it_is_there(tmp_path: Path) -> No
     assert (table.rows, table.merges, list(own.iterdir())) == ({"a": 3}, 2, [])
     sink.commit(3, [staged(own, 5, gone="a")])
     assert (table.rows, table.mark) == ({}, 5)
+
+
+def test_rows_that_wait_to_be_deleted_have_the_key_of_then(tmp_path: Path) -> None:
+    """Nobody can tell which rows are meant by another key. The error says how to go on (K6)."""
+    table, own = Keyed(), tmp_path / "sinks" / SINK
+    by_n = ChangeColumns(key=("n",))
+    sink = TableUpserts(table, by_n, JOB, SINK, str(tmp_path))
+    with pytest.raises(TableChanged, match="known by k, but the key is n now"):
+        sink.commit(1, [staged(own, 1, ("a", 1), gone="b")])
+    assert table.mark is None
 
 
 def test_a_column_may_become_wider_between_micro_batches_of_a_checkpoint(tmp_path: Path) -> None:

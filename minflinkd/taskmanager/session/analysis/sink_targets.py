@@ -21,9 +21,9 @@ from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
 from minflinkd.jobgraph.model import Delivery, Sink
 from minflinkd.runtime.errors import MinflinkError
+from minflinkd.taskmanager.session.plan.changes import of_table
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
-from minflinkd.taskmanager.session.sinks.changes import of_table
 from minflinkd.taskmanager.session.sinks.databases.connections import (
     Database,
     DatabaseFailed,

@@ -7,15 +7,15 @@ from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from pyspark.sql.types import BinaryType, BooleanType, StringType
 
-from minflinkd.jobgraph.changes import Changes, changes_of
+from minflinkd.jobgraph.changes import ChangeColumns, change_columns, check_changes
 from minflinkd.jobgraph.delivery import DELETED, NEWEST_BY, delivery_of, key_of
+from minflinkd.jobgraph.faults import Faults
 from minflinkd.jobgraph.model import Delivery, Sink
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.session.code.libraries import JobCode
-from minflinkd.taskmanager.session.spark.columns import column
+from minflinkd.taskmanager.session.plan.changes import newest
 from minflinkd.taskmanager.session.spark.session import Session
 
 HEADERS = "array<struct<key:string,value:binary>>"  # of a record of Kafka
@@ -64,29 +64,33 @@ def check_rows(session: Session, sink: Sink, frame: DataFrame) -> None:
         _check_types(frame, by_column=not sink.options.get("topic"))
         if "topic" not in columns and not sink.options.get("topic"):
             raise UnfitSink("the kafka sink has no topic", hint="options: {topic: out}, or a column `topic`")
-    changes = changes_of(sink)
-    unwritten = () if changes is None else changes.unwritten
+    columns_of_changes = change_columns(sink)
+    unwritten = () if columns_of_changes is None else columns_of_changes.unwritten
     missing = [name for name in (*key_of(sink), *sink.partition_by, *unwritten) if name not in columns]
     if missing:
         raise UnfitSink(f"there is no column {', '.join(missing)}", hint=f"the columns are {', '.join(columns)}")
-    if changes is not None:
-        _check_changes(frame, changes)
+    if columns_of_changes is not None and sink.options.keys() & {NEWEST_BY, DELETED}:
+        _check_changes(sink, columns_of_changes, frame)
 
 
-def _check_changes(frame: DataFrame, changes: Changes) -> None:
-    """Raise UnfitSink if a column is not of a type that says what changes, or which change is the newest."""
-    name = changes.deleted
+def _check_changes(sink: Sink, columns: ChangeColumns, frame: DataFrame) -> None:
+    """Raise UnfitSink if the columns cannot say what changes, or which change is the newest."""
+    faults = Faults()
+    check_changes(sink, "", faults)  # again: params are filled in by now
+    for fault in faults.found:
+        raise UnfitSink(f"{fault.path.rpartition('.')[2]}: {fault.problem}", hint=fault.hint)
+    name = columns.deleted
     if name is not None and not isinstance(kind := frame.schema[name].dataType, BooleanType):
         problem = f"{DELETED} names {name}, which is {kind.simpleString()}, not boolean"
         raise UnfitSink(problem, hint=f"SELECT ..., op = 'd' AS {name}")
-    for name in changes.newest_by:
-        try:
-            frame.select(F.max(column(name)))
-        except AnalysisException as error:
-            raise UnfitSink(
-                f"rows have no order by {name}, which is {frame.schema[name].dataType.simpleString()}",
-                hint=f"{NEWEST_BY} names numbers, texts, dates or times",
-            ) from error
+    try:
+        newest(frame, columns)
+    except AnalysisException as error:
+        kinds = ", ".join(f"{name} ({frame.schema[name].dataType.simpleString()})" for name in columns.newest_by)
+        raise UnfitSink(
+            f"Spark cannot find the newest row of each key by {kinds}: {' '.join(str(error).split())[:300]}",
+            hint=f"{NEWEST_BY} names numbers, texts, dates or times",
+        ) from error
 
 
 def _check_types(frame: DataFrame, *, by_column: bool) -> None:

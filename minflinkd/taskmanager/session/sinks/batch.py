@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 
@@ -15,11 +15,6 @@ from minflinkd.runtime.ids import AttemptId, JobId, VertexId
 from minflinkd.storage.publication import SinkTransaction, StagedToken
 from minflinkd.taskmanager.session.sinks.compaction.compactor import Compactor
 from minflinkd.taskmanager.session.state.ledger import Ledger
-
-# Spark cannot read a persisted micro-batch whose rows are sorted, as those of max() over texts are: it looks for the
-# column that they are sorted by, and the frame of a micro-batch has columns of its own ("key not found: key#70").
-# After `coalesce` it does not count as sorted. More partitions than there are: they stay as they are.
-ALL_PARTITIONS: Final = 2**31 - 1
 
 
 class BatchSink(Protocol):

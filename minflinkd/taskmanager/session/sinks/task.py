@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from minflinkd.jobgraph.api import SinkContext
 from minflinkd.jobgraph.bad_records import senders
-from minflinkd.jobgraph.changes import changes_of
+from minflinkd.jobgraph.changes import change_columns
 from minflinkd.jobgraph.delivery import delivery_of, key_of
 from minflinkd.jobgraph.formats import FILE_FORMATS, TABLE_FORMATS
 from minflinkd.jobgraph.model import Delivery, Vertex
@@ -27,7 +27,7 @@ from minflinkd.taskmanager.session.code.libraries import JobCode
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import check_code
 from minflinkd.taskmanager.session.sinks.bad_records import BadRecordSinks
-from minflinkd.taskmanager.session.sinks.batch import ALL_PARTITIONS, BatchSink, CommittingSink
+from minflinkd.taskmanager.session.sinks.batch import BatchSink, CommittingSink
 from minflinkd.taskmanager.session.sinks.collect import CollectSink
 from minflinkd.taskmanager.session.sinks.compaction.compactor import Compactor
 from minflinkd.taskmanager.session.sinks.databases.jdbc import StagedRows, Staging, UpsertSink
@@ -35,6 +35,7 @@ from minflinkd.taskmanager.session.sinks.files import FilesSink
 from minflinkd.taskmanager.session.sinks.kafka import StagedRecords
 from minflinkd.taskmanager.session.sinks.tables.targets import rows_of
 from minflinkd.taskmanager.session.sinks.writer import ConsoleSink, PythonSink, WriterSink
+from minflinkd.taskmanager.session.spark.columns import ALL_PARTITIONS
 from minflinkd.taskmanager.session.spark.failures import batch_failure, hidden
 from minflinkd.taskmanager.session.spark.session import Session
 
@@ -264,8 +265,8 @@ def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: 
         return FilesSink(session, vertex, job_id, attempt_id, request.directory)
     if sink.format == "jdbc" and (key_of(sink) or delivery_of(sink) is Delivery.EXACTLY_ONCE):
         staging = Staging(session, sink, job_id, vertex.id, attempt_id)
-        if (changes := changes_of(sink)) is not None:
-            return UpsertSink(staging, changes)
+        if (columns := change_columns(sink)) is not None:
+            return UpsertSink(staging, columns)
         return CommittingSink(vertex.id, job_id, attempt_id, StagedRows(staging))
     if sink.format == "kafka" and delivery_of(sink) is Delivery.EXACTLY_ONCE:
         records = StagedRecords(session, sink, job_id, vertex.id, attempt_id, request.directory)

@@ -9,7 +9,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame
 
-from minflinkd.jobgraph.delivery import OF_KEYED
+from minflinkd.jobgraph.delivery import KEYED_OPTIONS
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.taskmanager.session.sinks.databases.dialects import Dialect, Fields
 from minflinkd.taskmanager.session.sinks.databases.mysql import MySQL
@@ -49,7 +49,7 @@ def dialect_of(url: str) -> Dialect | None:
 
 def writer_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a jdbc sink for Spark's writer and its connections. A driver from a jar must be named."""
-    own = {name: value for name, value in options.items() if name not in OF_KEYED}
+    own = {name: value for name, value in options.items() if name not in KEYED_OPTIONS}
     dialect = dialect_of(options["url"])
     return own if dialect is None else {"driver": dialect.driver} | own
 

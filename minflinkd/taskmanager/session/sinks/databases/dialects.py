@@ -75,13 +75,23 @@ class Dialect(ABC):
         """
 
     def check_deletes(self, transaction: Transaction, table: str) -> None:
-        """Raise DatabaseFailed if the user may not delete rows of a table that is there. Deletes nothing."""
+        """Raise DatabaseFailed if the user may not delete rows of a table that is there. Deletes nothing.
+
+        That the columns of the key may be read, an upsert needs as well.
+        """
         if self.is_there(transaction, table):
             transaction.texts(f"EXPLAIN DELETE FROM {table} WHERE false")
 
     @abstractmethod
     def make_staging(self, transaction: Transaction, table: str, target: str, fields: Fields) -> None:
         """Make a staging table, unless Spark's writer makes a good one."""
+
+    @abstractmethod
+    def make_gone(self, transaction: Transaction, table: str, target: str, fields: Fields) -> None:
+        """Make a staging table for keys of rows to delete. Its types are those of the target, if that is there.
+
+        Of other types, values may be equal to the target's unique key, and unequal in a comparison.
+        """
 
     @abstractmethod
     def make_target(

@@ -4,7 +4,8 @@ Beside the target there are also the tables
 
     minflinkd_staged_<sink>_<attempt>        rows that are not moved yet, with the micro-batch that wrote them
     minflinkd_staged_<sink>_<attempt>_gone   keys of rows that a micro-batch deletes
-    minflinkd_commits                        one row per sink: the last committed checkpoint; its lock orders commits
+    minflinkd_commits                        one row per sink: the last committed checkpoint; its lock orders commits.
+                                             Of a sink with a key, `<sink>#attempts`: how many attempts have written
 
 One transaction deletes rows from the staging table and inserts them into the target. So a repeated commit, or one from
 an attempt that is believed dead, moves nothing twice. Tables are made and dropped outside of it: MySQL commits whatever
@@ -14,22 +15,33 @@ a transaction has done so far when it comes to such a statement.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
-from minflinkd.jobgraph.changes import Changes
+from minflinkd.jobgraph.changes import ChangeColumns
 from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.ids import AttemptId, JobId, VertexId
-from minflinkd.taskmanager.session.sinks.changes import changed
-from minflinkd.taskmanager.session.sinks.databases.connections import Database, dialect_of, writer_options
-from minflinkd.taskmanager.session.sinks.databases.dialects import EPOCH, StagedBatch
+from minflinkd.taskmanager.session.plan.changes import split
+from minflinkd.taskmanager.session.sinks.databases.connections import (
+    Database,
+    DatabaseFailed,
+    dialect_of,
+    writer_options,
+)
+from minflinkd.taskmanager.session.sinks.databases.dialects import EPOCH, Fields, StagedBatch
 from minflinkd.taskmanager.session.sinks.databases.statements import Transaction
+from minflinkd.taskmanager.session.sinks.tables.fitting import with_key
 from minflinkd.taskmanager.session.spark.session import Session
 from minflinkd.taskmanager.session.state.ledger import Ledger
 
 COMMITS = "minflinkd_commits"
+
+
+class Overtaken(DatabaseFailed):
+    """A later attempt has begun to write to the same table."""
 
 
 class Staging:
@@ -54,12 +66,20 @@ class Staging:
         self.gone = self._beside(f"{self._own}_gone")
         self.commits = self._beside(COMMITS)
 
-    def write(self, frame: DataFrame, epoch: int, table: str | None = None) -> None:
-        """Write rows of a micro-batch, into `table` unless another one is given."""
-        table = table or self.table
+    def write(self, frame: DataFrame, epoch: int) -> None:
+        """Stage the rows of a micro-batch."""
+        self._write(frame, epoch, self.table, self.dialect.make_staging)
+
+    def write_gone(self, keys: DataFrame, epoch: int) -> None:
+        """Stage the keys of rows that a micro-batch deletes."""
+        self._write(keys, epoch, self.gone, self.dialect.make_gone)
+
+    def _write(
+        self, frame: DataFrame, epoch: int, table: str, make: Callable[[Transaction, str, str, Fields], None]
+    ) -> None:
         if table not in self._made:
             with self.database.transaction() as transaction:
-                self.dialect.make_staging(transaction, table, self.target, self.database.fields(frame))
+                make(transaction, table, self.target, self.database.fields(frame))
             self._made.add(table)
         marked = frame.withColumn(EPOCH, F.lit(epoch).cast("long"))
         marked.write.format("jdbc").options(**(self._options | {"dbtable": table})).mode("append").save()
@@ -87,46 +107,86 @@ class Staging:
                 if there:
                     transaction.run(f"DROP TABLE {table}")
 
+    def begin_attempt(self) -> int:
+        """Return the number of an attempt that upserts. Those with smaller ones are refused from now on."""
+        with self.database.transaction() as transaction:
+            if not self.is_there(transaction, self.commits):
+                self.dialect.make_commits(transaction, self.commits)
+        with self.database.transaction() as transaction:
+            self.dialect.lock(transaction, self.commits, self.job_id, self._attempts)
+            where = "WHERE job = ? AND sink = ?"
+            transaction.run(
+                f"UPDATE {self.commits} SET checkpoint = checkpoint + 1 {where}", self.job_id, self._attempts
+            )
+            return self._last_attempt(transaction)
+
+    def check_attempt(self, transaction: Transaction, number: int) -> None:
+        """Raise Overtaken if another attempt has begun. None begins before the transaction ends."""
+        if self._last_attempt(transaction) != number:
+            raise Overtaken(
+                f"another attempt of sink {self.sink} writes to {self.target} now",
+                hint="nothing: this one was believed dead, and ends",
+            )
+
+    def _last_attempt(self, transaction: Transaction) -> int:
+        sql = f"SELECT checkpoint FROM {self.commits} WHERE job = ? AND sink = ? FOR UPDATE"
+        return transaction.number(sql, self.job_id, self._attempts) or 0
+
+    @property
+    def _attempts(self) -> str:
+        return f"{self.sink}#attempts"
+
     def _beside(self, name: str) -> str:
         return f"{self._schema}.{name}" if self._schema else name
 
 
 class UpsertSink:
-    """Upserts each micro-batch: a row replaces the one with the same key. So repeated rows change nothing."""
+    """Upserts each micro-batch: a row replaces the one with the same key. So repeated rows change nothing.
+
+    An attempt that is believed dead may still write. Once the next one has begun, it is refused: a row that it wrote
+    late would stay if nobody wrote it again, or bring back a deleted one.
+    """
 
     ledger: Ledger | None = None
     reads_all = True
 
-    def __init__(self, staging: Staging, changes: Changes) -> None:
+    def __init__(self, staging: Staging, columns: ChangeColumns) -> None:
         self._staging = staging
-        self._changes = changes
+        self._columns = columns
+        self._attempt = 0  # its number among those that have written; 0 before its first micro-batch
         with staging.database.transaction() as transaction:
             staging.drop_others(transaction)
 
     def write(self, frame: DataFrame, epoch: int) -> int:
         """Write a micro-batch. If several of its rows have the same key, and it does not say which is the newest, any
-        one of them is written. Returns how many rows were written and deleted.
+        one of them is written. Returns how many rows were written and deleted. Raises Overtaken, DatabaseFailed.
 
         PostgreSQL refuses an upsert that changes a row twice.
         """
-        staging, key = self._staging, self._changes.key
-        one_each = frame if self._changes.newest_by else frame.dropDuplicates(list(key))
-        with changed(one_each, self._changes) as found:
+        staging, columns = self._staging, self._columns
+        self._attempt = self._attempt or staging.begin_attempt()
+        if columns.newest_by:
+            rows = with_key(frame, columns.key, f"the table {staging.target}")
+        else:
+            rows = frame.dropDuplicates(list(columns.key))
+        with split(rows, columns) as found:
             names = tuple(found.rows.columns)
             staging.write(found.rows, epoch)
             if found.gone is not None:
-                staging.write(found.gone, epoch, staging.gone)
+                staging.write_gone(found.gone, epoch)
         with staging.database.transaction() as transaction:
-            staging.make_target(transaction, staging.table, names, key)
-            # Deleted first: to the database, keys may be the same that are two for Spark.
-            rows = self._delete(transaction, epoch) if self._changes.deleted is not None else 0
-            rows += staging.dialect.upsert(transaction, StagedBatch(staging.target, staging.table, names, epoch), key)
+            staging.make_target(transaction, staging.table, names, columns.key)
+            staging.check_attempt(transaction, self._attempt)
+            # First, as two keys for Spark may be one for the database.
+            changed = self._delete(transaction, epoch) if columns.deleted is not None else 0
+            written = StagedBatch(staging.target, staging.table, names, epoch)
+            changed += staging.dialect.upsert(transaction, written, columns.key)
             transaction.run(f"DELETE FROM {staging.table}")
-        return rows
+        return changed
 
     def _delete(self, transaction: Transaction, epoch: int) -> int:
         staging = self._staging
-        keys = StagedBatch(staging.target, staging.gone, self._changes.key, epoch)
+        keys = StagedBatch(staging.target, staging.gone, self._columns.key, epoch)
         staging.dialect.delete(transaction, keys)
         return transaction.run(f"DELETE FROM {staging.gone}")
 

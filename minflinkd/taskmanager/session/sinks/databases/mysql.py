@@ -86,6 +86,9 @@ class MySQL(Dialect):
         columns = ", ".join(f"{self.quoted(name)} {_exact(kind)} NULL" for name, kind in fields)
         transaction.run(f"CREATE TABLE IF NOT EXISTS {table} ({own}, {columns}) {_MADE}")
 
+    def make_gone(self, transaction: Transaction, table: str, target: str, fields: Fields) -> None:
+        self.make_staging(transaction, table, target, fields)
+
     def make_target(
         self, transaction: Transaction, target: str, staging: str, names: Sequence[str], key: Sequence[str]
     ) -> None:

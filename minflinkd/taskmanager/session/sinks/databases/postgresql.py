@@ -36,6 +36,11 @@ class PostgreSQL(Dialect):
     def make_staging(self, transaction: Transaction, table: str, target: str, fields: Fields) -> None:
         return  # Spark's is good
 
+    def make_gone(self, transaction: Transaction, table: str, target: str, fields: Fields) -> None:
+        if self.is_there(transaction, target):
+            keys = f"{self.columns([name for name, _ in fields])}, CAST(0 AS bigint) AS {EPOCH}"
+            transaction.run(f"CREATE TABLE IF NOT EXISTS {table} AS SELECT {keys} FROM {target} WHERE false")
+
     def make_target(
         self, transaction: Transaction, target: str, staging: str, names: Sequence[str], key: Sequence[str]
     ) -> None:

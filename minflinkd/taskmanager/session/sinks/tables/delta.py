@@ -19,7 +19,7 @@ from pyarrow.fs import FileType, PyFileSystem
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from minflinkd.jobgraph.delivery import OF_KEYED, key_of
+from minflinkd.jobgraph.delivery import KEYED_OPTIONS, key_of
 from minflinkd.jobgraph.model import Sink
 from minflinkd.jobgraph.table_sinks import ADD_COLUMNS, COMPRESSION, SCHEMA
 from minflinkd.taskmanager.placing import link_or_copy_durably
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 _TRIES: Final = 5  # to add columns beside other writers
-_OWN: Final = frozenset({SCHEMA, COMPRESSION}) | OF_KEYED  # options that are not the storage's
+_OWN: Final = frozenset({SCHEMA, COMPRESSION}) | KEYED_OPTIONS  # options that are not the storage's
 # A task that is stopped must not wait for a storage that is away for longer than task.cancellation.timeout.
 _PATIENCE: Final = {"connect_timeout": "5s", "timeout": "30s", "max_retries": "3", "retry_timeout": "10s"}
 _PLAIN: Final = re.compile(r"[\w.=/-]*", re.ASCII)  # a path that is the same in an address
@@ -176,20 +176,21 @@ class DeltaTarget:
         properties = _properties(owner, number, checkpoint_id)
         with self._committing():
             merger = table.merge(
-                source=changes.together(),
+                source=changes.together() if len(changes.gone) else changes.rows,
                 predicate=" AND ".join(same),
                 source_alias="source",
                 target_alias="target",
                 streamed_exec=False,  # then it looks only into files that may have these keys
                 commit_properties=properties,
             )
-            if len(changes.gone):
+            if not len(changes.gone):
+                merger = merger.when_matched_update_all().when_not_matched_insert_all()
+            else:
                 merger = merger.when_matched_delete(f'source."{GONE}"')
-            if len(changes.rows):
-                stays, not_written = f'NOT source."{GONE}"', [GONE]
-                merger = merger.when_matched_update_all(stays, not_written).when_not_matched_insert_all(
-                    stays, not_written
-                )
+                if len(changes.rows):
+                    stays, unwritten = f'NOT source."{GONE}"', [GONE]
+                    merger = merger.when_matched_update_all(stays, unwritten)
+                    merger = merger.when_not_matched_insert_all(stays, unwritten)
             merger.execute()
             if table.transaction_version(owner) != number:  # it commits nothing, and no mark, if no row has changed
                 table.create_write_transaction(

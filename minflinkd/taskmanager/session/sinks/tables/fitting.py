@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
-from minflinkd.taskmanager.session.spark.columns import column
+from minflinkd.taskmanager.session.spark.columns import column, quoted
 
 # The types that take all values of a type.
 _WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {
@@ -93,6 +93,13 @@ def only_with(rows: DataFrame, rule: str, condition: str, table: str) -> DataFra
             f"the rule {rule} of {table} cannot be checked: {condition} ({' '.join(str(error).split())[:200]})",
             hint="the rows need all columns that the rule names, and Spark must know its functions",
         ) from error
+
+
+def with_key(rows: DataFrame, key: Sequence[str], table: str) -> DataFrame:
+    """Return rows that fail where a column of the key is NULL. `table`: its name, for errors."""
+    for name in key:
+        rows = only_with(rows, f"key {name} NOT NULL", f"{quoted(name)} IS NOT NULL", table)
+    return rows
 
 
 def fitted(rows: DataFrame, schema: StructType, table: str) -> DataFrame:

@@ -168,25 +168,25 @@ class IcebergTarget:
             for file in files:
                 append.append_data_file(data_file(table, file))
 
-    def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, changed: KeyedChanges) -> None:
+    def merge(self, look: Look, owner: str, number: int, checkpoint_id: int, changes: KeyedChanges) -> None:
         table: Table = look.table
         self.check_still(table)
         with failing(self.name, "could not be rewritten"):
-            changes = rewritten(table, changed, self.key)
+            files = rewritten(table, changes, self.key)
         try:
             with (
                 self.committing(table, {owner: str(number)}, _told(owner, checkpoint_id)) as update,
-                producer_of(changes, update) as producer,
+                producer_of(files, update) as producer,
             ):
-                for file in changes.removed:
+                for file in files.removed:
                     producer.delete_data_file(file)
-                for file in changes.added:
+                for file in files.added:
                     producer.append_data_file(file)
         except Conflict:
             # A catalog may have repeated a request of which it had lost the answer, and refused the second one.
             if (self.look(owner).number or 0) < number:
                 with failing(self.name, "did not delete a file"):
-                    discard(table, changes.added)
+                    discard(table, files.added)
             raise
 
     @contextmanager

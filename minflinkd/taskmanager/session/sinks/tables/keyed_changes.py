@@ -39,6 +39,9 @@ def last_of(marked: Sequence[pa.Table], key: Sequence[str]) -> KeyedChanges:
     """Return the last change of each key. `marked`: in their order, each with the column GONE."""
     last = last_by_key(pa.concat_tables(marked, promote_options="permissive"), key)
     is_gone = last.column(GONE)
+    if not pc.any(is_gone).as_py():  # then the rows are not copied once more
+        rows = last.drop_columns([GONE])
+        return KeyedChanges(rows, rows.select(list(key)).slice(0, 0))
     rows = last.filter(pc.invert(is_gone)).drop_columns([GONE])
     return KeyedChanges(rows, last.filter(is_gone).select(list(key)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from minflinkd.jobgraph.changes import changes_of
+from minflinkd.jobgraph.changes import change_columns
 from minflinkd.jobgraph.model import Sink
 from minflinkd.runtime.ids import JobId, VertexId
 from minflinkd.taskmanager.attempts.staging import waiting_directory
@@ -21,6 +21,6 @@ def table_of(sink: Sink) -> DeltaTarget | IcebergTarget:
 
 def rows_of(sink: Sink, job_id: JobId, vertex_id: VertexId, directory: str) -> TwoPhase:
     """Return what stages the rows of a sink and commits them. `directory`: of the attempt."""
-    if (changes := changes_of(sink)) is not None:
-        return TableUpserts(table_of(sink), changes, job_id, vertex_id, directory)
+    if (columns := change_columns(sink)) is not None:
+        return TableUpserts(table_of(sink), columns, job_id, vertex_id, directory)
     return TableRows(table_of(sink), job_id, vertex_id, Path(waiting_directory(directory, vertex_id)))

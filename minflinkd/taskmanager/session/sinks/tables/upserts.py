@@ -19,19 +19,20 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from minflinkd.jobgraph.changes import Changes
+from minflinkd.jobgraph.changes import ChangeColumns
 from minflinkd.runtime.crash_points import CrashPoint, reach
 from minflinkd.runtime.ids import JobId, VertexId
+from minflinkd.taskmanager.session.plan.changes import split
 from minflinkd.taskmanager.session.sinks.batch import HeldInSnapshots, ReadsOnce
-from minflinkd.taskmanager.session.sinks.changes import changed
 from minflinkd.taskmanager.session.sinks.held import HeldFiles
 from minflinkd.taskmanager.session.sinks.tables.commits import Look, Marked, MarkedCommits, check_facts
-from minflinkd.taskmanager.session.sinks.tables.fitting import only_with
+from minflinkd.taskmanager.session.sinks.tables.failures import TableChanged
+from minflinkd.taskmanager.session.sinks.tables.fitting import with_key
 from minflinkd.taskmanager.session.sinks.tables.keyed_changes import KeyedChanges, last_of, marked_as
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile, written
 from minflinkd.taskmanager.session.sinks.tables.rows import Layout
 from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged, decoded
-from minflinkd.taskmanager.session.spark.columns import column, quoted
+from minflinkd.taskmanager.session.spark.columns import column
 
 
 class KeyedTable(Marked, Protocol):
@@ -49,17 +50,19 @@ class KeyedTable(Marked, Protocol):
 class TableUpserts(HeldInSnapshots, ReadsOnce):
     """Two-phase: the rows wait in the attempt's directory until the checkpoint that covers them is complete."""
 
-    def __init__(self, table: KeyedTable, changes: Changes, job_id: JobId, vertex_id: VertexId, directory: str) -> None:
-        """`changes`: what the columns of the rows mean. `directory`: of the attempt."""
+    def __init__(
+        self, table: KeyedTable, columns: ChangeColumns, job_id: JobId, vertex_id: VertexId, directory: str
+    ) -> None:
+        """`directory`: of the attempt."""
         self._table = table
-        self._changes = changes
+        self._columns = columns
         self._job_id, self._sink = job_id, vertex_id
         self._held = HeldFiles(directory, vertex_id)
         self._marked = MarkedCommits(table, job_id, vertex_id)
 
     def stage(self, batch: DataFrame, epoch: int) -> Any:
         self._held.own.mkdir(parents=True, exist_ok=True)
-        with changed(batch, self._changes) as found:
+        with split(with_key(batch, self._columns.key, self._table.name), self._columns) as found:
             layout = self._table.lay_out(found.rows)
             files = self._written(layout.rows)
             if found.gone is not None:
@@ -74,12 +77,10 @@ class TableUpserts(HeldInSnapshots, ReadsOnce):
 
     def _keys(self, gone: DataFrame, schema: StructType) -> DataFrame:
         """Return keys with the types that they have in the table."""
-        columns = [column(name).cast(schema[name].dataType).alias(name) for name in self._changes.key]
+        columns = [column(name).cast(schema[name].dataType).alias(name) for name in self._columns.key]
         return gone.select(*columns)
 
     def _written(self, rows: DataFrame, *, gone: bool = False) -> list[DataFile]:
-        for name in self._changes.key:
-            rows = only_with(rows, f"key {name} NOT NULL", f"{quoted(name)} IS NOT NULL", self._table.name)
         with written(rows, self._held.own, partition_by=(), options={}) as files:
             return [self._taken(file, gone) for file in files]
 
@@ -111,12 +112,19 @@ class TableUpserts(HeldInSnapshots, ReadsOnce):
 
     def _merged(self, look: Look, owner: str, left: Sequence[Staged], checkpoint_id: int) -> None:
         check_facts(self._table.name, self._sink, look, left)
-        changes = last_of([self._read(file) for token in left for file in token.files], self._changes.key)
+        changes = last_of([self._read(file) for token in left for file in token.files], self._columns.key)
         reach(CrashPoint.SINK_SENT)
         self._table.merge(look, owner, left[-1].number, checkpoint_id, changes)
 
     def _read(self, file: DataFile) -> pa.Table:
-        return marked_as(pyarrow.parquet.read_table(self._held.find(file.path)), gone=file.gone)
+        rows = pyarrow.parquet.read_table(self._held.find(file.path))
+        if file.gone and set(rows.column_names) != set(self._columns.key):
+            raise TableChanged(
+                f"sink {self._sink}: rows of {self._table.name} wait to be deleted that are known by "
+                f"{', '.join(rows.column_names)}, but the key is {', '.join(self._columns.key)} now",
+                hint="start the job once with the former key; its next checkpoint or savepoint can have another one",
+            )
+        return marked_as(rows, gone=file.gone)
 
     def _discard(self, tokens: Sequence[Staged]) -> None:
         self._held.discard(file.path for token in tokens for file in token.files)
