@@ -240,7 +240,8 @@ async def test_an_attempt_that_was_believed_dead_brings_no_row_back(child: Child
     failed = await child.notice(p.TaskFailed, lambda notice: notice.attempt_id == attempt)
     assert re.search(r"another attempt of sink out writes to|minflinkd_staged_", failed.error.message)
     await child.batches(following, 2)
-    await child.stop(following)
+    for each in (attempt, following):
+        await child.stop(each)
     assert await tables.leftovers() == []
 
 
