@@ -38,6 +38,7 @@ from minflinkd.taskmanager.session.sinks.compaction.iceberg_expiry import replac
 from minflinkd.taskmanager.session.sinks.compaction.messages import Answer, Joined, Request
 from minflinkd.taskmanager.session.sinks.tables.failures import Conflict
 from minflinkd.taskmanager.session.sinks.tables.iceberg import IcebergTarget
+from minflinkd.taskmanager.session.sinks.tables.keyed_changes import KeyedChanges
 from minflinkd.taskmanager.session.sinks.tables.targets import table_of
 from tests.lakes import Iceberg
 
@@ -165,7 +166,9 @@ def test_a_compaction_whose_files_were_rewritten_meanwhile_changes_nothing(
         world.append(number)
     target = table_of(world.lake.sink("rows", key="value"))
     replaced = pa.Table.from_pylist([row(2) | {"text": "new"}], schema=ARROW)
-    meanwhile(monkeypatch, lambda: target.merge(target.look(OWNER), OWNER, 1, 1, replaced))
+    meanwhile(
+        monkeypatch, lambda: target.merge(target.look(OWNER), OWNER, 1, 1, KeyedChanges.of_rows(replaced, target.key))
+    )
     before = world.lake.data_files("rows")
     answer = world.compacted()
     assert (answer.joined.files, answer.joined.overtaken) == (0, 1)
@@ -204,7 +207,7 @@ def test_a_commit_whose_answer_was_lost_counts(tmp_path: Path, monkeypatch: pyte
         first = calls[0] == 1
         answer = commit(self, *given)
         if first and changed:
-            target.merge(target.look(OWNER), OWNER, 1, 1, rows(3))
+            target.merge(target.look(OWNER), OWNER, 1, 1, KeyedChanges.of_rows(rows(3), target.key))
         return commit(self, *given) if first else answer
 
     with monkeypatch.context() as patched:
@@ -429,7 +432,7 @@ def test_a_sink_commits_while_its_table_is_compacted(tmp_path: Path) -> None:
     for number in range(1, 25):
         for _ in range(100):
             try:
-                target.merge(target.look(OWNER), OWNER, number, number, rows(number))
+                target.merge(target.look(OWNER), OWNER, number, number, KeyedChanges.of_rows(rows(number), target.key))
             except Conflict:
                 continue
             break

@@ -20,6 +20,11 @@ class KeyedChanges:
     rows: pa.Table
     gone: pa.Table
 
+    @classmethod
+    def of_rows(cls, rows: pa.Table, key: Sequence[str]) -> KeyedChanges:
+        """Return changes that delete nothing."""
+        return cls(rows, rows.select(list(key)).slice(0, 0))
+
     def keys(self, key: Sequence[str]) -> pa.Table:
         """Return all keys that change."""
         names = list(key)
@@ -40,8 +45,7 @@ def last_of(marked: Sequence[pa.Table], key: Sequence[str]) -> KeyedChanges:
     last = last_by_key(pa.concat_tables(marked, promote_options="permissive"), key)
     is_gone = last.column(GONE)
     if not pc.any(is_gone).as_py():  # then the rows are not copied once more
-        rows = last.drop_columns([GONE])
-        return KeyedChanges(rows, rows.select(list(key)).slice(0, 0))
+        return KeyedChanges.of_rows(last.drop_columns([GONE]), key)
     rows = last.filter(pc.invert(is_gone)).drop_columns([GONE])
     return KeyedChanges(rows, last.filter(is_gone).select(list(key)))
 
