@@ -2,7 +2,7 @@
 
     options: {key: id, newest-by: offset, deleted: is_deleted}
 
-Neither of the two columns is written to the table. Pure.
+What `newest-by` and `deleted` name is not written to the table. Pure.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from itertools import count
 
 from pyspark.sql import types as t
 
-from minflinkd.taskmanager.session.spark.columns import quoted
+from minflinkd.taskmanager.session.spark.frames import quoted
 
 _WIDTHS: dict[type[t.DataType], int] = {  # of elements of an array; all others have 8 bytes
     t.BooleanType: 1,

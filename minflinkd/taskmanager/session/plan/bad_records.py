@@ -19,7 +19,7 @@ from minflinkd.jobgraph.bad_records import COLUMNS, CORRUPT, ERROR, bad_record_s
 from minflinkd.jobgraph.delivery import LARGEST, LARGEST_RECORD
 from minflinkd.jobgraph.model import Sink, Source, Vertex
 from minflinkd.runtime.errors import MinflinkError
-from minflinkd.taskmanager.session.spark.columns import column as spark_column
+from minflinkd.taskmanager.session.spark.frames import column as spark_column
 from minflinkd.taskmanager.session.spark.session import Session
 
 _COLUMNS: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())

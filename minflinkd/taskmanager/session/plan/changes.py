@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
 from minflinkd.jobgraph.changes import ChangeColumns, change_columns
 from minflinkd.jobgraph.model import Sink
-from minflinkd.taskmanager.session.spark.columns import ALL_PARTITIONS, column
+from minflinkd.taskmanager.session.spark.frames import ALL_PARTITIONS, column
 
 _NEWEST: Final = "minflinkd_newest"
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.plan import bounded
-from minflinkd.taskmanager.session.spark.columns import quoted
+from minflinkd.taskmanager.session.spark.frames import quoted
 from minflinkd.taskmanager.session.spark.session import Session
 
 NEVER = "36500 days"

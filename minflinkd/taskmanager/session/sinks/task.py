@@ -35,8 +35,8 @@ from minflinkd.taskmanager.session.sinks.files import FilesSink
 from minflinkd.taskmanager.session.sinks.kafka import StagedRecords
 from minflinkd.taskmanager.session.sinks.tables.targets import rows_of
 from minflinkd.taskmanager.session.sinks.writer import ConsoleSink, PythonSink, WriterSink
-from minflinkd.taskmanager.session.spark.columns import ALL_PARTITIONS
 from minflinkd.taskmanager.session.spark.failures import batch_failure, hidden
+from minflinkd.taskmanager.session.spark.frames import ALL_PARTITIONS
 from minflinkd.taskmanager.session.spark.session import Session
 
 log = structlog.get_logger(__name__)

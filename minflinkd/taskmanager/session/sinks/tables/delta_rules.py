@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
 from minflinkd.taskmanager.session.sinks.tables.fitting import leaves
-from minflinkd.taskmanager.session.spark.columns import quoted
+from minflinkd.taskmanager.session.spark.frames import quoted
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

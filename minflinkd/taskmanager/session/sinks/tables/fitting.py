@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
-from minflinkd.taskmanager.session.spark.columns import column, quoted
+from minflinkd.taskmanager.session.spark.frames import column, quoted
 
 # The types that take all values of a type.
 _WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {

@@ -49,7 +49,7 @@ from minflinkd.taskmanager.session.sinks.tables.keyed_changes import KeyedChange
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile
 from minflinkd.taskmanager.session.sinks.tables.rows import Layout
 from minflinkd.taskmanager.session.sinks.tables.staged import BY_NAME, SPEC, DataFile, Staged
-from minflinkd.taskmanager.session.spark.columns import quoted
+from minflinkd.taskmanager.session.spark.frames import quoted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

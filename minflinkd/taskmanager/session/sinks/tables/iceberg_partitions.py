@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from pyspark.sql import types as spark
 
 from minflinkd.taskmanager.session.plan.sink_checks import UnfitSink
-from minflinkd.taskmanager.session.spark.columns import quoted
+from minflinkd.taskmanager.session.spark.frames import quoted
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField, PartitionSpec

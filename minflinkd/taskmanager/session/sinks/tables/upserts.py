@@ -32,7 +32,7 @@ from minflinkd.taskmanager.session.sinks.tables.keyed_changes import KeyedChange
 from minflinkd.taskmanager.session.sinks.tables.parquet_files import LocalFile, written
 from minflinkd.taskmanager.session.sinks.tables.rows import Layout
 from minflinkd.taskmanager.session.sinks.tables.staged import DataFile, Staged, decoded
-from minflinkd.taskmanager.session.spark.columns import column
+from minflinkd.taskmanager.session.spark.frames import column
 
 
 class KeyedTable(Marked, Protocol):

@@ -1,4 +1,4 @@
-"""Columns by their exact names, as Spark takes a name with a dot in it for a part of a struct; and their partitions."""
+"""What to know of Spark's frames: how a column is named exactly, and how a micro-batch can be kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALL_PARTITIONS: Final = 2**31 - 1
 
 
 def quoted(name: str) -> str:
-    """Return a name as it is written in SQL."""
+    """Return a name as it is written in SQL. Without quotes, a name with a dot is a part of a struct."""
     return "`" + name.replace("`", "``") + "`"
 
 
