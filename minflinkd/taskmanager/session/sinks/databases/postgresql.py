@@ -15,6 +15,8 @@ class PostgreSQL(Dialect):
     driver = "org.postgresql.Driver"
     # In seconds: to connect, to log in, and for each answer.
     patience: ClassVar[Mapping[str, str]] = {"connectTimeout": "5", "loginTimeout": "8", "socketTimeout": "8"}
+    # Otherwise an attempt waits for ever for one that is stopped in a transaction.
+    settings = ("SET SESSION lock_timeout = '50s'",)
 
     def bare(self, name: str) -> str:
         return super().bare(name) if name.startswith(self.quote) else name.lower()
