@@ -1,6 +1,6 @@
 // Small parts that pages are made of.
 import { ApiError, get } from "./api.js";
-import { html, useEffect, useRef, useState } from "./html.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { useKey } from "./keys.js";
 import { go } from "./router.js";
 import { seconds } from "./format.js";
@@ -99,7 +99,8 @@ export function Choice({ label, options, value, onChange }) {
 
 export function Dialog({ title, onClose, children, className = "" }) {
   const dialog = useRef(null);
-  useEffect(() => {
+  // Before the browser paints: after that, the first letters that somebody types would miss the dialog.
+  useLayoutEffect(() => {
     const before = document.activeElement;
     dialog.current.showModal();
     // After the dialog has gone: until then, nothing else can have the focus.

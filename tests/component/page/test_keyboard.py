@@ -28,6 +28,16 @@ async def test_keys_lead_everywhere(page: Opened) -> None:
     await expect(title).to_have_text("Overview")
 
 
+async def test_no_letter_is_lost_that_follows_control_k_at_once(page: Opened) -> None:
+    """The field has the focus before the browser takes the next key."""
+    focused = await page.page.evaluate("""async () => {
+      dispatchEvent(new KeyboardEvent("keydown", { key: "k", ctrlKey: true }));
+      await new Promise((resolve) => queueMicrotask(resolve));
+      return document.activeElement.getAttribute("aria-label");
+    }""")
+    assert focused == "Go to"
+
+
 async def test_the_keys_of_a_page_are_listed_and_can_be_turned_off(page: Opened) -> None:
     """Who dictates to a computer presses keys without wanting to."""
     keys, dialog = page.page.keyboard, page.page.get_by_role("dialog")
