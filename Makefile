@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Images for containers often set it. Every process that a test starts would compile minflinkd anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers compiled ready demo test test-all shapes coverage mutate lint format bench bench-compare clean
+.PHONY: setup servers compiled ready demo shop test test-all shapes coverage mutate lint format bench bench-compare clean
 
 setup: $(VENV)/.installed
 
@@ -33,6 +33,10 @@ servers: setup
 
 demo: setup
 	@minflinkd demo
+
+# Kafka, Iceberg and PostgreSQL under kills: examples/shop/README.md.
+shop: servers
+	@python -m examples.shop.play
 
 lint: setup
 	ruff check .
