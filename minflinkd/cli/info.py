@@ -23,11 +23,14 @@ if TYPE_CHECKING:
         JobExceptions,
         JobInfo,
         JobVertex,
+        PendingInfo,
         RealTimeInfo,
         RepeatedRestarts,
         SinkInfo,
         TaskManager,
     )
+
+MOST_PARTITIONS = 5  # of a source of Kafka that are named
 
 
 @click.command()
@@ -114,6 +117,14 @@ def _real_time(told: RealTimeInfo) -> str:
     return f"{told.rows_per_second:,.0f} rows/s{latency}{pause}"
 
 
+def _pending(told: PendingInfo) -> str:
+    """Name the partitions with most records, if they have more than others."""
+    parts = sorted(told.parts.items(), key=lambda part: (-part[1], part[0]))
+    named = ", ".join(f"{part} {count:,}" for part, count in parts[:MOST_PARTITIONS] if count)
+    more = f", and {len(parts) - MOST_PARTITIONS} more" if len(parts) > MOST_PARTITIONS and named else ""
+    return f"{told.records:,} records wait in Kafka" + (f" ({named}{more})" if named else "")
+
+
 def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions) -> None:
     from minflinkd.runtime.errors import in_a_line
 
@@ -136,6 +147,8 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
     for task in job.vertices:
         if (figures := task.minflinkd.real_time) is not None:
             click.echo(f"Real-time: {task.name}: {_real_time(figures)}")
+        for source, pending in sorted(task.minflinkd.pending.items()):
+            click.echo(f"Pending: {source}: {_pending(pending)}")
     if job.minflinkd.bad_records:
         counts_of = (f"{count:,} of {vertex}" for vertex, count in sorted(job.minflinkd.bad_records.items()))
         click.echo(f"Bad records: {', '.join(counts_of)}")

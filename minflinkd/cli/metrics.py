@@ -24,9 +24,9 @@ def metrics(connection: Connection, job: str) -> None:
     """Show what each task of a job does now: rows per second, micro-batches, state, watermark, backpressure.
 
     JOB is an id, the beginning of one, or a name. ROWS/S is the rate of the last micro-batch. MEMORY is what
-    Spark's state stores take. LAG is how far the watermark is behind the clock. BACKLOG is what readers of the task's
-    output have yet to read. A dash: not known, or the task has none. For all metrics over time see `GET /metrics`
-    (Prometheus), and `minflinkd watch`.
+    Spark's state stores take. LAG is how far the watermark is behind the clock. PENDING is how many records of Kafka
+    are there and not read yet. BACKLOG is what readers of the task's output have yet to read. A dash: not known, or
+    the task has none. For all metrics over time see `GET /metrics` (Prometheus), and `minflinkd watch`.
 
     \b
     Examples:
@@ -54,6 +54,7 @@ def figures(job: JobInfo, checkpoints: Checkpoints) -> dict[str, object]:
         "state": job.state,
         "source-records": job.minflinkd.source_records,
         "source-records-per-second": job.minflinkd.source_records_per_second,
+        "pending-records": job.minflinkd.pending_records,
         "sink-records": job.minflinkd.sink_records,
         "restarts": job.minflinkd.restarts,
         "checkpoints": {
@@ -76,6 +77,7 @@ def figures(job: JobInfo, checkpoints: Checkpoints) -> dict[str, object]:
                 "state-bytes": vertex.minflinkd.state_bytes,
                 "watermark": vertex.minflinkd.watermark,
                 "watermark-lag": watermark_lag(vertex, job.now),
+                "pending-records": pending_records(vertex),
                 "backpressured": vertex.minflinkd.backpressured,
                 "backpressured-time": vertex.metrics.accumulated_backpressured_time,
                 "output-backlog": vertex.minflinkd.output_backlog,
@@ -95,6 +97,12 @@ def watermark_lag(vertex: JobVertex, now: int) -> int | None:
     return None if not watermark or watermark <= 0 else now - watermark
 
 
+def pending_records(vertex: JobVertex) -> int | None:
+    """Return how many records of Kafka wait for the task. None: not known, or none of its sources is Kafka. Pure."""
+    told = vertex.minflinkd.pending.values()
+    return sum(source.records for source in told) if told else None
+
+
 def _print(job: JobInfo, checkpoints: Checkpoints) -> None:
     own = job.minflinkd
     rate = f"{own.source_records_per_second:,.0f} rows/s from its sources"
@@ -102,13 +110,14 @@ def _print(job: JobInfo, checkpoints: Checkpoints) -> None:
     if (last := checkpoints.latest.completed) is not None:
         took = f"{duration(last.end_to_end_duration)}, {size(last.state_size)}"
         click.echo(f"Last checkpoint: {last.id}, {took}; {checkpoints.counts.failed} have failed")
-    columns = ["TASK", ">ROWS/S", ">BATCH", ">STATE ROWS", ">MEMORY", ">LAG", "HELD BACK", ">BACKLOG", ">IN", ">OUT"]
+    columns = ["TASK", ">ROWS/S", ">BATCH", ">STATE ROWS", ">MEMORY", ">LAG", ">PENDING"]
+    columns += ["HELD BACK", ">BACKLOG", ">IN", ">OUT"]
     print_table(columns, [_row(vertex, job.now) for vertex in job.vertices], empty="No task was planned yet.")
 
 
 def _row(vertex: JobVertex, now: int) -> list[object]:
     task = vertex.minflinkd
-    lag = watermark_lag(vertex, now)
+    lag, pending = watermark_lag(vertex, now), pending_records(vertex)
     return [
         vertex.name,
         f"{task.rows_per_second:,.0f}" if task.batches else "-",
@@ -116,6 +125,7 @@ def _row(vertex: JobVertex, now: int) -> list[object]:
         f"{task.state_rows:,}" if task.state_rows else "-",
         size(task.state_bytes) if task.state_bytes else "-",
         "-" if lag is None else duration(max(lag, 0)),
+        "-" if pending is None else short(pending),
         "by its readers" if task.backpressured else "no",
         size(task.output_backlog) if task.output_backlog else "-",
         short(vertex.metrics.read_records),

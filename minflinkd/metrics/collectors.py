@@ -404,7 +404,21 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
         "Position of a source after the last micro-batch: the numbers in Spark's offset.",
         labels=["job", "task", "source", "part"],
     )
+    pending = GaugeMetricFamily(
+        "minflinkd_source_pending_records",
+        "Records of Kafka that are there and not read yet.",
+        labels=["job", "task", "source"],
+    )
+    parts = GaugeMetricFamily(
+        "minflinkd_source_partition_pending_records",
+        "The same of a partition; of more than 64, those with most records.",
+        labels=["job", "task", "source", "part"],
+    )
     for job, task in samples:
         for (source, part), number in sorted(task.offsets.items()):
             offsets.add_metric([job, task.task_id, source, part], number)
-    yield offsets
+        for source, count in sorted(task.pending_records.items()):
+            pending.add_metric([job, task.task_id, source], count)
+        for (source, part), count in sorted(task.pending.items()):
+            parts.add_metric([job, task.task_id, source, part], count)
+    yield from (offsets, pending, parts)

@@ -46,6 +46,8 @@ class TaskSample(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     watermark: float | None  # seconds since 1970
     offsets: dict[tuple[str, str], float] = {}  # (source, part of its offset) -> its number
+    pending: dict[tuple[str, str], int] = {}  # (source, partition) -> records of Kafka that wait
+    pending_records: dict[str, int] = {}  # of all partitions of a source
     bad_records: dict[str, int] = {}  # by the vertex that found them
     compacted_files: dict[str, int] = {}  # by the sink
     failed_compactions: dict[str, int] = {}

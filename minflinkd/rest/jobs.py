@@ -36,6 +36,7 @@ from minflinkd.rest.schemas import (
     JobStatusInfo,
     JobSummary,
     JobVertex,
+    PendingInfo,
     RealTimeInfo,
     Recovery,
     RepeatedRestarts,
@@ -207,6 +208,7 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
         minflinkd=JobExtras(
             source_records=sum(source_rows(task.task, task.rows) for task in details.tasks),
             source_records_per_second=sum(map(_source_rate, details.tasks)),
+            pending_records=details.pending_records,
             sink_records=sum(sink_rows(task.task, task.rows) for task in details.tasks),
             restarts=details.restarts,
             restarting_repeatedly=None if details.repeated is None else _repeated(details.repeated),
@@ -342,6 +344,7 @@ def task_info(details: TaskDetails) -> TaskInfo:
         batch_phases=metrics.batch_phases,
         slot_sharing_group=details.task.slot_sharing_group,
         real_time=_real_time(metrics.real_time),
+        pending={name: PendingInfo(records=told.records, parts=told.parts) for name, told in metrics.pending.items()},
     )
 
 

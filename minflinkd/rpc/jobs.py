@@ -206,6 +206,12 @@ class JobDetails(Message, frozen=True):
         """Whether the running version has found no input yet (H7)."""
         return bool(self.hot_restarts) and self.hot_restarts[0].state is RestartState.ON_TRIAL
 
+    @property
+    def pending_records(self) -> int | None:
+        """How many records of Kafka wait for all sources together. None: no source tells (K6)."""
+        told = [source.records for task in self.tasks for source in task.metrics.pending.values()]
+        return sum(told) if told else None
+
 
 class ExplainedTask(Message, frozen=True):
     """What Spark says of a task that has not started."""

@@ -109,6 +109,7 @@ JOB: Final = Layout(
         Series("checkpoint_duration", fold=last),
         Series("checkpoint_bytes", fold=last, whole=True),
         Series("restarts", fold=last, whole=True),
+        Series("pending_records", fold=last, whole=True),
     ),
 )
 CLUSTER: Final = Layout(

@@ -62,8 +62,10 @@ function Summary({ known, tasks, now }) {
   const memory = tasks.reduce((sum, task) => sum + (task.figures.state_bytes ?? 0), 0);
   const rows = tasks.reduce((sum, task) => sum + (task.figures.state_rows ?? 0), 0);
   const running = tasks.filter((task) => task.state === "RUNNING").length;
+  const pending = job.minflinkd["pending-records"];
+  const begun = `${short(job.minflinkd["source-records"])} since it began`;
   return html`<${Figures} figures=${[
-    ["Rows in", rate(figures.last("rows_in_per_second")), `${short(job.minflinkd["source-records"])} since it began`],
+    ["Rows in", rate(figures.last("rows_in_per_second")), pending === null ? begun : `${short(pending)} more wait in Kafka`],
     ["Rows out", rate(figures.last("rows_out_per_second")), `${short(job.minflinkd["sink-records"])} since it began`],
     ["Watermark lag", lags.length ? seconds(Math.max(...lags)) : "–", lags.length ? "of the slowest task" : "no task has one"],
     ["State", plural(rows, "row"), `${bytes(memory)} of memory`],
@@ -95,11 +97,21 @@ function TaskPanel({ jid, task, now, onClose }) {
         <dt>Watermark</dt><dd>${found.watermark ? time(found.watermark, now) : "–"}</dd>
         <dt>Held back</dt><dd>${share(figures.backpressured)}</dd>
         <dt>Output backlog</dt><dd>${bytes(figures.output_backlog)}</dd>
+        ${Object.entries(found.pending).map(([source, told]) => html`<dt>${source} in Kafka</dt><dd><${Pending} told=${told} /></dd>`)}
         ${phases.length > 0 && html`<dt>Start</dt><dd><${Phases} phases=${phases} /><${PhaseLegend} phases=${phases} /></dd>`}
       </dl>
       <${Partitions} jid=${jid} vertex=${vertex} />
     </div>
   </${Panel}>`;
+}
+
+const MOST_PARTITIONS = 8;
+
+/** Records of Kafka that wait; the partitions with most of them. */
+function Pending({ told }) {
+  const parts = Object.entries(told.parts).filter(([, count]) => count > 0).sort((a, b) => b[1] - a[1]);
+  const named = parts.slice(0, MOST_PARTITIONS).map(([part, count]) => `${part} ${whole(count)}`).join(", ");
+  return html`${plural(told.records, "record")} wait${told.records === 1 ? "s" : ""}${named && html`<br /><small class="muted">${named}${parts.length > MOST_PARTITIONS ? ", …" : ""}</small>`}`;
 }
 
 const colour = (i) => `var(--series-${1 + (i % MOST_LINES)})`;
@@ -121,6 +133,7 @@ function Charts({ known, tasks, task, now }) {
       .map(({ one }, i) => (tasks.length > MOST_LINES ? { ...one, colour: colour(i) } : one)); // no two of a chart have the same
   const slowest = task ?? [...tasks].sort((a, b) => (b.figures.batch_duration ?? 0) - (a.figures.batch_duration ?? 0))[0];
   const phases = PHASES.map((name, i) => ({ name, values: slowest ? figures.get(seriesOf(slowest.id, `phase_${name}`)) : [], colour: colour(i) })).filter((one) => one.values.length);
+  const pending = figures.get("pending_records");
   const ofJob = (name, title, i) => ({ name: title, values: task ? figures.get(seriesOf(task.id, name)) : figures.get(name), colour: colour(i) });
   return html`<${Panel} title=${task ? `Figures of ${task.name}` : "Figures"} label="Figures" rest=${html`<${Choice} label="Range" value=${range} onChange=${showRange} options=${RANGES.map(([name, words]) => [name, words])} />`}>
     <div class="pad"><${MarkStrip} marks=${marks} range=${span} />
@@ -131,6 +144,7 @@ function Charts({ known, tasks, task, now }) {
       <${Chart} ...${common} title="Held back by readers" form=${share} series=${lines("backpressured")} />
       <${Chart} ...${common} title="Rows of state" form=${short} series=${lines("state_rows")} />
       <${Chart} ...${common} title="Watermark lag" form=${seconds} series=${lines("watermark_lag")} />
+      ${pending.some((value) => value !== null) && html`<${Chart} ...${common} title="Records that wait in Kafka" form=${short} series=${[{ name: "for the whole job", values: pending, colour: colour(0) }]} />`}
       <${Chart} ...${common} title="Backlog in exchanges" form=${bytes} binary=${true} series=${lines("output_backlog")} />
       <${Chart} ...${common} title="Checkpoint duration" form=${seconds} series=${[{ name: "of the whole job", values: figures.get("checkpoint_duration"), colour: colour(0) }]} />
     </div></div>

@@ -50,7 +50,7 @@ _OF_JVM: Mapping[str, str] = {
 }
 _TOGETHER = frozenset(
     {
-        *("numRecordsIn", "numRecordsOut", "numRecordsInPerSecond"),
+        *("numRecordsIn", "numRecordsOut", "numRecordsInPerSecond", "pendingRecords"),
         *("state.rows", "state.bytes", "exchange.backlogBytes"),
     }
 )
@@ -86,6 +86,8 @@ def of_task(task: TaskDetails, rates: Mapping[str, float]) -> Figures:
     }
     if metrics.watermark_ms:
         found[WATERMARK] = metrics.watermark_ms
+    if metrics.pending:
+        found["pendingRecords"] = sum(source.records for source in metrics.pending.values())
     if (busy := rates.get("busy")) is not None and (held := rates.get("backpressured")) is not None:
         found["busyTimeMsPerSecond"] = round(busy)
         found["backPressuredTimeMsPerSecond"] = round(held)

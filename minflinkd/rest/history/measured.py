@@ -159,6 +159,7 @@ def _of_job(
         None if last is None else last.duration_ms / 1000,
         None if last is None else last.bytes_full,
         details.restarts,
+        details.pending_records,
     ]
 
 

@@ -157,6 +157,16 @@ class RealTimeInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     cut_pause: float | None = None
 
 
+class PendingInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
+    """Records of Kafka that are there and not read yet, as the brokers said some seconds ago.
+
+    `parts` has the partitions, such as `clicks.0`; if there are more than 64, those with most records.
+    """
+
+    records: int
+    parts: dict[str, int]
+
+
 class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     """A task in minflinkd's terms."""
 
@@ -181,6 +191,7 @@ class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     batch_phases: dict[str, float] = {}  # milliseconds of the last micro-batch, by Spark's names in `durationMs`
     slot_sharing_group: str = ""
     real_time: RealTimeInfo | None = None  # null in micro-batches
+    pending: dict[str, PendingInfo] = {}  # by source; none of Kafka, or brokers that do not answer: left out
 
 
 class JobVertex(Answer, frozen=True, kw_only=True):
@@ -285,6 +296,7 @@ class HotStandbyInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
 class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     source_records: int = 0  # rows that sources have passed to the job since its submission
     source_records_per_second: float = 0.0  # in the last micro-batches
+    pending_records: int | None = None  # of Kafka, that are there and not read yet; null: not known, or not from Kafka
     sink_records: int = 0  # rows passed to its sinks
     restarts: int
     restarting_repeatedly: RepeatedRestarts | None = None

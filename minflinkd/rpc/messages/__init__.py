@@ -75,6 +75,7 @@ from minflinkd.rpc.messages.state import (
 )
 from minflinkd.rpc.messages.tasks import (
     LATENCY_BOUNDS,
+    MOST_PARTS,
     Analysis,
     AnalyzeJob,
     ArtifactRef,
@@ -88,6 +89,7 @@ from minflinkd.rpc.messages.tasks import (
     HeldState,
     JobContext,
     JobHeartbeatAnswer,
+    PendingRecords,
     ReadCollected,
     RealTimeFigures,
     ResizeTask,
@@ -111,6 +113,7 @@ from minflinkd.rpc.messages.threads import (
 
 __all__ = [
     "LATENCY_BOUNDS",
+    "MOST_PARTS",
     "AcknowledgeCheckpoint",
     "AllocateSlots",
     "Analysis",
@@ -167,6 +170,7 @@ __all__ = [
     "OffloadedAnswer",
     "Partition",
     "PartitionTotals",
+    "PendingRecords",
     "ReadCollected",
     "ReadLog",
     "ReadPartitions",

@@ -148,6 +148,16 @@ class SinkCompactions(Message, frozen=True):
     failure: str = ""  # of the last one
 
 
+MOST_PARTS = 64  # of a source that are told one by one, such as partitions of its topics
+
+
+class PendingRecords(Message, frozen=True):
+    """Records that are there and not read yet, of one source, when its brokers were asked last (K6)."""
+
+    records: int = 0
+    parts: dict[str, int] = {}  # of each partition, such as `clicks.0`; of MOST_PARTS the ones with most
+
+
 # Milliseconds up to which latencies are counted: those below 1, below 2, below 4, ... and then all.
 LATENCY_BOUNDS = tuple(1 << power for power in range(17))
 
@@ -204,6 +214,7 @@ class TaskMetrics(Message, frozen=True):
     work: BatchWork | None = None
     compactions: dict[str, SinkCompactions] = {}  # by sink, once there was one
     real_time: RealTimeFigures | None = None  # in real-time mode
+    pending: dict[str, PendingRecords] = {}  # by source of Kafka; those whose brokers do not answer are left out
 
 
 class TaskStatus(Message, frozen=True):

@@ -52,6 +52,7 @@ def _measured(job: JobDetails, at_ms: int) -> Measured:
         "checkpoint_duration": _lasted(job.job_id, at_ms),
         "checkpoint_bytes": round(_wave(job.job_id, at_ms) * 48_000_000),
         "restarts": job.restarts,
+        "pending_records": job.pending_records,
     }
     return Measured([own[name] for name in JOB.names], tasks)
 

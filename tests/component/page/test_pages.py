@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 from playwright.async_api import Browser, expect
 
+from minflinkd.rpc.messages import PendingRecords
 from minflinkd.runtime.ids import JobId
 from tests.component.page.opened import Opened, opened
 from tests.component.page.world import FLIGHTS, MARKUP, World, job, large, now_ms
@@ -96,6 +98,24 @@ async def test_a_taskmanager_shows_its_memory_and_its_garbage_collection(page: O
     memory = page.page.get_by_role("region", name="Slots and memory")
     await expect(memory).to_contain_text("G1 Young Generation412 collections, 3.8 s")
     await expect(memory).to_contain_text("G1 Old Generation1 collection, 240 ms")
+
+
+async def test_a_job_shows_what_waits_in_kafka(page: Opened, world: World) -> None:
+    """Of all its sources together, and of one of its tasks by partition, those with most records first (K6)."""
+    behind = world.dispatcher.jobs[FLIGHTS]
+    parts = {f"flights.{number}": number for number in range(10)}
+    first, *others = behind.tasks
+    pending = {"flights": PendingRecords(records=45, parts=parts)}
+    told = replace(first, metrics=replace(first.metrics, pending=pending))
+    world.dispatcher.jobs[FLIGHTS] = replace(behind, tasks=(told, *others))
+    await page.go(f"jobs/{FLIGHTS}")
+    await expect(page.page.locator("dl.figures > div").filter(has_text="Rows in")).to_contain_text(
+        "45 more wait in Kafka"
+    )
+    await page.page.locator(".node").first.click()
+    task = page.page.get_by_role("region", name="Task ")
+    await expect(task).to_contain_text("45 records wait")
+    await expect(task).to_contain_text("flights.9 9, flights.8 8, flights.7 7")
 
 
 async def test_two_hundred_jobs_are_listed_and_found(page: Opened, world: World) -> None:

@@ -209,6 +209,8 @@ def a_whole_cluster() -> ClusterSample:
         state_bytes=1,
         watermark=1.0,
         offsets={("flights", "flights.0"): 17.0},
+        pending={("flights", "flights.0"): 3},
+        pending_records={"flights": 3},
         bad_records={"flights": 1},
         compacted_files={"out": 1},
         failed_compactions={"out": 1},

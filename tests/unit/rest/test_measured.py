@@ -161,7 +161,7 @@ def test_jobs_that_ended_make_room_and_are_forgotten_after_a_day() -> None:
     assert book.heard_of(JobId("e" * 32), "e", now)
     assert {past.name for past in book.jobs.values()} == {"b", "c", "d", "e"}
     past = book.jobs[JobId("e" * 32)]
-    book.put(past, now // 5000, [1.0] * 5, {"t": [1.0] * len(TASK.series)})
+    book.put(past, now // 5000, [1.0] * len(JOB.series), {"t": [1.0] * len(TASK.series)})
     assert {past.name for past in book.jobs.values()} == {"c", "d", "e"}
     assert book.tracks == 4
     book.forget(now + 86_400_000 - 6000)

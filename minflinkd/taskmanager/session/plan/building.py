@@ -192,6 +192,8 @@ def _build_vertex(session: Session, plan: Plan, task: Task, vertex: Vertex, job:
         inputs[edge.id] = plan.frames[edge.id]
     if vertex.source is not None:
         source, path = vertex.source, f"{path}.source"
+        if source.format == "kafka" and not job.limits:  # what comes after a range does not wait for the job
+            plan.topics[vertex.id] = source
         frame = _attempt(plan, path, lambda: _source(plan, vertex, source, job, code))
         if frame is None and any(fault.path == path for fault in plan.faults):
             frame, rejects = _stand_in(plan.spark, source), False

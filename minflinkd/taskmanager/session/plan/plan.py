@@ -9,7 +9,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from minflinkd.jobgraph.faults import GraphFault
-from minflinkd.jobgraph.model import OutputMode, Vertex
+from minflinkd.jobgraph.model import OutputMode, Source, Vertex
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.errors import ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import VertexId
@@ -50,6 +50,7 @@ class Plan:
     exchanges: dict[int, VertexId] = field(default_factory=dict)  # line of the offset log -> exchange
     watermarks: dict[VertexId, Any] = field(default_factory=dict)  # input -> key in Spark's watermark tracker
     inputs: list[ExchangeSource] = field(default_factory=list)
+    topics: dict[str, Source] = field(default_factory=dict)  # sources of Kafka by vertex, with params filled in
     real_time: str | None = None  # the key of its sources, if it runs in real-time mode
     unfit: list[GraphFault] = field(default_factory=list)  # those of its faults that micro-batches would not have
     not_real_time: str = ""  # why it runs in micro-batches, if the job leaves that open

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from minflinkd.rpc.messages import BatchWork, RealTimeFigures, SinkCompactions, TaskMetrics
+from minflinkd.rpc.messages import BatchWork, PendingRecords, RealTimeFigures, SinkCompactions, TaskMetrics
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.taskmanager.session.exchange.backpressure import Backpressure, Output
 from minflinkd.taskmanager.session.query import metrics
@@ -76,6 +76,7 @@ class Progress:
         replayable: bool = False,
         compactions: Mapping[str, SinkCompactions] | None = None,
         real_time: RealTimeFigures | None = None,
+        pending: Mapping[str, PendingRecords] | None = None,
     ) -> None:
         """Tell what is new of finished micro-batches, and of backpressure on the next one.
 
@@ -83,7 +84,8 @@ class Progress:
         """
         with self._telling:
             output = self._backpressure.output(backlog, replayable=replayable)
-            self._report(java_query, source_names, output, exchanges, scans or {}, dict(compactions or {}), real_time)
+            others = {"compactions": dict(compactions or {}), "real_time": real_time, "pending": dict(pending or {})}
+            self._report(java_query, source_names, output, exchanges, scans or {}, others)
 
     def _report(
         self,
@@ -92,8 +94,7 @@ class Progress:
         output: Output,
         exchanges: Collection[str],
         scans: Mapping[int, int],
-        compactions: dict[str, SinkCompactions],
-        real_time: RealTimeFigures | None,
+        others: Mapping[str, Any],
     ) -> None:
         with self._lock:
             known, finished = self._metrics.batch_id, self._finished_epoch
@@ -114,10 +115,8 @@ class Progress:
                     after = metrics.with_advance(after, report, source_names, exchanges)
                     after = metrics.with_times(after, before, report, rows)
             after = self._with_begin(after)
-            if compactions != after.compactions:
-                after = msgspec.structs.replace(after, compactions=compactions)
-            if real_time != after.real_time:
-                after = msgspec.structs.replace(after, real_time=real_time)
+            if any(getattr(after, name) != figures for name, figures in others.items()):
+                after = msgspec.structs.replace(after, **others)
             if after.batch_id != before.batch_id:
                 first = after.first_batch_ms
                 if first is None:

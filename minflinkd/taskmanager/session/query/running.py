@@ -37,6 +37,7 @@ from minflinkd.taskmanager.session.query.batches import MicroBatches, shuffles, 
 from minflinkd.taskmanager.session.query.building import BuiltTask
 from minflinkd.taskmanager.session.query.disk_space import DiskSpace, written_to
 from minflinkd.taskmanager.session.query.ending import Ending
+from minflinkd.taskmanager.session.query.pending import KafkaBacklog
 from minflinkd.taskmanager.session.query.progress import Progress
 from minflinkd.taskmanager.session.query.real_time import RealTimeBatches
 from minflinkd.taskmanager.session.query.run import Gate, SparkRun
@@ -94,6 +95,9 @@ class RunningQuery:
         in_batches = built.plan.real_time is None
         self._progress = Progress(events.batch_finished, self._backpressure, batches_are_work=in_batches)
         self._workload = Workload(built.engine.partitions)
+        self._pending = KafkaBacklog(
+            built.engine.session, built.plan.topics, lambda: self._progress.metrics.source_offsets, self._watched
+        )
         self._look_at = 0.0  # monotonic
         self.resting: Future[None] | None = None  # in tests of jobs, see `stepping`
         output = built.request.output
@@ -190,6 +194,7 @@ class RunningQuery:
         """Report progress until the query ends. Then report why it ended, unless it was stopped."""
         if self.continues:  # the restored files are not used, and would take up space as long as the attempt lives
             snapshot.remove(Path(self._request.directory) / "checkpoint")
+        self._pending.start(f"pending records of {self._request.attempt_id}")
         try:
             run = self._follow()
             while self._ending.closed() and self._reopens():
@@ -331,6 +336,7 @@ class RunningQuery:
             replayable=self._channels.replayable,
             compactions=self._built.sinks.compactions,
             real_time=self.batches.figures(),
+            pending=self._pending.figures(),
         )
         if self._progress.is_awaited and time.monotonic() >= self._look_at:
             with suppress(PySparkException, Py4JError):
