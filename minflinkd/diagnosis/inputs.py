@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from minflinkd.checkpoint.row_counts import bad_records
 from minflinkd.diagnosis.facts import JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity
-from minflinkd.diagnosis.words import MINUTE, number, share, span
+from minflinkd.diagnosis.words import MINUTE, SECOND, number, share, span
 from minflinkd.jobgraph.bad_records import bad_record_sink
 from minflinkd.rpc.jobs import TaskDetails
 
 QUIET = 1 * MINUTE  # without a row: worth a word to who looks
 SILENT = 10 * MINUTE  # without a row: worth a warning
 HELD = 1 * MINUTE  # that the watermark stood still while another input went on
+BEHIND = 1 * MINUTE  # that reading takes what waits: worth a word
+FAR_BEHIND = 10 * MINUTE  # worth a warning
+MOST = 0.75  # of what waits, in one of several partitions: they are uneven
 LATE_SHARE = 0.01  # of the rows: more than stragglers
 
 
@@ -33,7 +36,8 @@ def silent_sources(facts: JobFacts) -> Iterator[Finding]:
                 code="source-without-data",
                 severity=Severity.WARNING if quiet >= SILENT else Severity.INFO,
                 title="A source without data",
-                sentence=f"Source {vertex.id}{place} {what} for {span(quiet)}; its task {task.task.name} waits for it",
+                sentence=f"Source {vertex.id}{place} {what} for {span(quiet)}; its task {task.task.name} waits for it"
+                + _in_kafka(task, vertex.id),
                 figure=span(quiet),
                 do="see whether whoever writes there still does, and whether the path, topic or filter of the source "
                 "is right",
@@ -48,6 +52,45 @@ def _reads(task: TaskDetails) -> bool:
     """Whether the task would read a new row at once: it is not busy with earlier ones."""
     metrics = task.metrics
     return metrics.batch_since_ms is None and not metrics.backpressured and not metrics.waits_for_space
+
+
+def _in_kafka(task: TaskDetails, source: str) -> str:
+    """Say what there is for a source that delivers nothing: who writes may be at fault, or who reads."""
+    if (told := task.metrics.pending.get(source)) is None:
+        return ""
+    return f", although {number(told.records)} records wait in Kafka" if told.records else "; no record waits in Kafka"
+
+
+def sources_behind(facts: JobFacts) -> Iterator[Finding]:
+    """More records wait in Kafka than the task reads in a minute."""
+    for task in facts.running_tasks():
+        metrics = task.metrics
+        rate = metrics.rows_per_second if metrics.real_time is None else metrics.real_time.rows_per_second
+        for source, told in sorted(metrics.pending.items()):
+            if rate <= 0 or (takes := told.records / rate * SECOND) < BEHIND:
+                continue
+            part, most = max(told.parts.items(), key=lambda item: item[1], default=("", 0))
+            uneven = len(told.parts) > 1 and most > MOST * told.records
+            where = f"; {number(most)} of them are in {part}" if uneven else ""
+            do = (
+                "see how whoever writes chooses the partition; with minPartitions of the source several Spark tasks "
+                "read one partition"
+                if uneven
+                else "see below what its micro-batches spend their time on, or give it more parallelism (minflinkd "
+                "rescale); after a start from old offsets this is as it should be, and goes away"
+            )
+            yield Finding(
+                code="source-behind",
+                severity=Severity.WARNING if takes >= FAR_BEHIND else Severity.INFO,
+                title="A source is behind",
+                sentence=f"{number(told.records)} records of Kafka wait for source {source} of task {task.task.name}: "
+                f"at its present {number(rate)} rows/s it needs {span(takes)} for them{where}",
+                figure=span(takes),
+                do=do,
+                task=task.task.id,
+                task_manager=task.resource_id or "",
+                weight=takes / FAR_BEHIND,
+            )
 
 
 def held_watermark(facts: JobFacts) -> Iterator[Finding]:

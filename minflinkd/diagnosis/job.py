@@ -31,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     checkpoints.storage_answers_slowly,
     inputs.held_watermark,
     inputs.silent_sources,
+    inputs.sources_behind,
     inputs.late_rows,
     inputs.rejected_records,
     outputs.failing_compactions,

@@ -18,7 +18,7 @@ from minflinkd.diagnosis.job import RULES, diagnose, summary
 from minflinkd.diagnosis.words import line
 from minflinkd.jobgraph.model import BadRecordSink, Input, JobGraph, OnBadRecord, Source, Vertex
 from minflinkd.rpc.jobs import JobStatus, RepeatedFailures
-from minflinkd.rpc.messages import BatchWork, SessionPhase, SinkCompactions, TaskManagerLoss
+from minflinkd.rpc.messages import BatchWork, PendingRecords, SessionPhase, SinkCompactions, TaskManagerLoss
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import ErrorInfo, Kind
 from minflinkd.runtime.ids import ResourceId, TaskId, VertexId
@@ -197,6 +197,47 @@ def test_a_source_without_data_is_named_with_its_path(quiet: int, severity: Seve
     found = only(facts(details(first(**metrics), second())))
     assert (found.code, found.severity, found.since_ms) == ("source-without-data", severity, NOW - quiet)
     assert found.sentence.startswith("Source clicks (/data/clicks) has delivered no row for ")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "said"),
+    [(7_000, "waits for it, although 7,000 records wait in Kafka"), (0, "waits for it; no record waits in Kafka")],
+)
+def test_of_a_silent_source_it_is_said_whether_kafka_has_records_for_it(waiting: int, said: str) -> None:
+    """If it has, the fault is not that of whoever writes there."""
+    pending = {"clicks": PendingRecords(records=waiting, parts={"clicks.0": waiting})}
+    metrics = {"source_rows_ms": {"clicks": NOW - 120_000}, "pending": pending}
+    found = only(facts(details(first(**metrics), second())))
+    assert (found.code, found.sentence.endswith(said)) == ("source-without-data", True)
+
+
+@pytest.mark.parametrize(
+    ("records", "severity"), [(53_000, None), (54_000, Severity.INFO), (540_000, Severity.WARNING)]
+)
+def test_a_source_is_behind_if_a_minute_is_not_enough_for_what_waits(records: int, severity: Severity | None) -> None:
+    """Ten minutes are worth a warning. The task reads 900 rows a second."""
+    parts = {"clicks.0": records // 2, "clicks.1": records // 2}
+    known = facts(details(first(pending={"clicks": PendingRecords(records=records, parts=parts)}), second()))
+    if severity is None:
+        assert codes(known) == []
+        return
+    found = only(known)
+    assert (found.code, found.severity) == ("source-behind", severity)
+    assert f"{records:,} records of Kafka wait for source clicks" in found.sentence
+
+
+def test_of_a_source_that_is_behind_the_partition_is_named_that_has_most_records() -> None:
+    parts = {"clicks.0": 1_000, "clicks.1": 99_000}
+    pending = {"clicks": PendingRecords(records=100_000, parts=parts)}
+    found = only(facts(details(first(pending=pending), second())))
+    assert found.sentence.endswith("99,000 of them are in clicks.1")
+    assert "minPartitions" in found.do
+
+
+def test_nothing_is_said_of_what_waits_while_no_row_was_read() -> None:
+    """There is no rate by which to tell how long it takes."""
+    pending = {"clicks": PendingRecords(records=10**9, parts={"clicks.0": 10**9})}
+    assert codes(facts(details(first(pending=pending, rows_per_second=0.0), second()))) == []
 
 
 def test_a_source_that_never_delivered_says_so() -> None:
