@@ -1,6 +1,6 @@
 """What the shop's sinks must hold, computed in plain Python, and what they hold, read without Spark.
 
-Rows are tuples; how often a row is there counts, but for alerts, which may come twice after a kill.
+How often a row is there counts, but for alerts, which may come twice after a kill.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
@@ -20,11 +20,15 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rows:
-    """Of all sinks. `per_minute`: minute, campaign, clicks; `attributed`: order, click; `alerts`: order."""
+    """Of all sinks, each with how often it is there.
+
+    `per_minute`: minute, campaign, clicks. `attributed`: order, amount, time, day, click, campaign. `alerts`: order,
+    user, amount, time.
+    """
 
     per_minute: Counter[tuple[datetime, str, int]]
-    attributed: Counter[tuple[int, int]]
-    alerts: Counter[int]
+    attributed: Counter[tuple[int, int, datetime, date, int, str]]
+    alerts: Counter[tuple[int, str, int, datetime]]
 
 
 def wanted(clicks: Iterable[Event], purchases: Iterable[Event], limit: int) -> Rows:
@@ -36,12 +40,19 @@ def wanted(clicks: Iterable[Event], purchases: Iterable[Event], limit: int) -> R
     for click in unique:
         by_user[click["user"]].append(click)
     attributed = Counter(
-        (order["order_id"], click["click_id"])
+        (
+            order["order_id"],
+            order["amount"],
+            _time(order),
+            _time(order).date(),
+            click["click_id"],
+            _campaign(click["url"]),
+        )
         for order in orders
         for click in by_user[order["user"]]
         if timedelta(0) <= _time(order) - _time(click) <= HALF_AN_HOUR
     )
-    alerts = Counter(order["order_id"] for order in orders if order["amount"] >= limit)
+    alerts = Counter(_alert(order) for order in orders if order["amount"] >= limit)
     return Rows(Counter((*key, count) for key, count in minutes.items()), attributed, alerts)
 
 
@@ -54,16 +65,23 @@ def in_postgresql(address: str) -> Counter[tuple[datetime, str, int]]:
     return Counter((_utc(minute), campaign, clicks) for minute, campaign, clicks in rows)
 
 
-def in_iceberg(catalog: str, warehouse: str) -> Counter[tuple[int, int]]:
+def in_iceberg(catalog: str, warehouse: str) -> Counter[tuple[int, int, datetime, date, int, str]]:
     from pyiceberg.catalog import load_catalog
 
     table = load_catalog("shop", type="sql", uri=catalog, warehouse=warehouse).load_table("shop.attributed")
-    rows = table.scan(selected_fields=("order_id", "click_id")).to_arrow()
-    return Counter(zip(rows["order_id"].to_pylist(), rows["click_id"].to_pylist(), strict=True))
+    rows = table.scan().to_arrow().to_pylist()
+    return Counter(
+        (row["order_id"], row["amount"], _utc(row["time"]), row["day"], row["click_id"], row["campaign"])
+        for row in rows
+    )
 
 
-def in_alerts(messages: Iterable[str]) -> Counter[int]:
-    return Counter(json.loads(message)["order_id"] for message in messages)
+def in_alerts(messages: Iterable[str]) -> Counter[tuple[int, str, int, datetime]]:
+    return Counter(_alert(json.loads(message)) for message in messages)
+
+
+def _alert(order: Event) -> tuple[int, str, int, datetime]:
+    return order["order_id"], order["user"], order["amount"], _time(order)
 
 
 def differences(found: Rows, right: Rows) -> list[str]:

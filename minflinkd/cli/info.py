@@ -118,11 +118,12 @@ def _real_time(told: RealTimeInfo) -> str:
 
 
 def _pending(told: PendingInfo) -> str:
-    """Name the partitions with most records, if they have more than others."""
-    parts = sorted(told.parts.items(), key=lambda part: (-part[1], part[0]))
-    named = ", ".join(f"{part} {count:,}" for part, count in parts[:MOST_PARTITIONS] if count)
-    more = f", and {len(parts) - MOST_PARTITIONS} more" if len(parts) > MOST_PARTITIONS and named else ""
-    return f"{told.records:,} records wait in Kafka" + (f" ({named}{more})" if named else "")
+    """Say how many records wait, and where most of them are."""
+    parts = sorted(((part, count) for part, count in told.parts.items() if count), key=lambda one: (-one[1], one[0]))
+    named = [f"{part} {count:,}" for part, count in parts[:MOST_PARTITIONS]]
+    where = ", ".join([*named, "..."] if len(parts) > MOST_PARTITIONS else named)
+    what = "1 record waits" if told.records == 1 else f"{told.records:,} records wait"
+    return f"{what} in Kafka" + (f" ({where})" if where else "")
 
 
 def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions) -> None:

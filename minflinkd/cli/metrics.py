@@ -25,8 +25,8 @@ def metrics(connection: Connection, job: str) -> None:
 
     JOB is an id, the beginning of one, or a name. ROWS/S is the rate of the last micro-batch. MEMORY is what
     Spark's state stores take. LAG is how far the watermark is behind the clock. PENDING is how many records of Kafka
-    are there and not read yet. BACKLOG is what readers of the task's output have yet to read. A dash: not known, or
-    the task has none. For all metrics over time see `GET /metrics` (Prometheus), and `minflinkd watch`.
+    wait for the task. BACKLOG is what readers of the task's output have yet to read. A dash: not known, or the task has
+    none. For all metrics over time see `GET /metrics` (Prometheus), and `minflinkd watch`.
 
     \b
     Examples:

@@ -406,12 +406,12 @@ def _of_tasks(samples: list[tuple[str, TaskSample]]) -> Iterator[Metric]:
     )
     pending = GaugeMetricFamily(
         "minflinkd_source_pending_records",
-        "Records of Kafka that are there and not read yet.",
+        "Records of Kafka after what a task has processed.",
         labels=["job", "task", "source"],
     )
     parts = GaugeMetricFamily(
         "minflinkd_source_partition_pending_records",
-        "The same of a partition; of more than 64, those with most records.",
+        "Records of Kafka after what a task has processed, by partition, of sources with up to 64.",
         labels=["job", "task", "source", "part"],
     )
     for job, task in samples:

@@ -344,7 +344,10 @@ def task_info(details: TaskDetails) -> TaskInfo:
         batch_phases=metrics.batch_phases,
         slot_sharing_group=details.task.slot_sharing_group,
         real_time=_real_time(metrics.real_time),
-        pending={name: PendingInfo(records=told.records, parts=told.parts) for name, told in metrics.pending.items()},
+        pending={
+            name: PendingInfo(records=told.records, partitions=told.partitions, parts=told.parts)
+            for name, told in details.pending.items()
+        },
     )
 
 

@@ -147,9 +147,12 @@ def _task_sample(details: TaskDetails) -> TaskSample:
         watermark=None if metrics.watermark_ms is None else metrics.watermark_ms / 1000,
         offsets=_offsets(metrics.source_offsets),
         pending={
-            (source, part): count for source, told in metrics.pending.items() for part, count in told.parts.items()
+            (source, part): count
+            for source, told in details.pending.items()
+            if told.partitions <= MAX_OFFSET_PARTS  # of more, those with most records would be others each time
+            for part, count in told.parts.items()
         },
-        pending_records={source: told.records for source, told in metrics.pending.items()},
+        pending_records={source: told.records for source, told in details.pending.items()},
         output_backlog=metrics.output_backlog,
         backpressured=metrics.backpressured,
         backpressured_time=metrics.backpressured_ms / 1000,

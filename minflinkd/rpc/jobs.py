@@ -5,12 +5,13 @@ The states are Flink's, with Flink's names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from minflinkd.jobgraph.difference import SettingChange, VertexChange
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import JobGraph, RuntimeMode, Task
-from minflinkd.rpc.messages import Done, Message, Request, TaskMetrics
+from minflinkd.rpc.messages import Done, Message, PendingRecords, Request, TaskMetrics
 from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, ResourceId, TaskId, VertexId
@@ -64,6 +65,11 @@ class TaskDetails(Message, frozen=True):
     partitions: int = 0  # of its state, as the attempt was deployed; 0 before
     published: int = 0  # the latest complete checkpoint whose rows its sinks have published; 0: none
     unpublished: int = 0  # complete checkpoints after that
+
+    @property
+    def pending(self) -> Mapping[str, PendingRecords]:
+        """Records of Kafka that wait, by source. None are known of a task that does not run (K9)."""
+        return self.metrics.pending if self.state is ExecutionState.RUNNING else {}
 
 
 class FailureRecord(Message, frozen=True):
@@ -208,8 +214,8 @@ class JobDetails(Message, frozen=True):
 
     @property
     def pending_records(self) -> int | None:
-        """How many records of Kafka wait for all sources together. None: no source tells (K6)."""
-        told = [source.records for task in self.tasks for source in task.metrics.pending.values()]
+        """How many records of Kafka wait for all sources together. None: no source tells (K9)."""
+        told = [source.records for task in self.tasks for source in task.pending.values()]
         return sum(told) if told else None
 
 

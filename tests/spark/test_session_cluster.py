@@ -37,7 +37,14 @@ def test_a_session_on_a_cluster_takes_its_slots_and_is_reached_the_way_it_reache
 
 @pytest.mark.parametrize(
     ("master", "authenticate"),
-    [("", "true"), ("local[7]", "true"), ("yarn", "true"), ("k8s://https://a:443", "true"), ("spark://a:7077", None)],
+    [
+        ("", "true"),
+        ("local[7]", "true"),
+        ("yarn", "true"),
+        ("k8s://https://a:443", "true"),
+        ("spark://a:7077", None),
+        ("local-cluster[1,2,512]", None),
+    ],
 )
 def test_sparks_own_connections_are_authenticated_where_spark_makes_the_secret(
     master: str, authenticate: str | None

@@ -63,10 +63,10 @@ function Summary({ known, tasks, now }) {
   const rows = tasks.reduce((sum, task) => sum + (task.figures.state_rows ?? 0), 0);
   const running = tasks.filter((task) => task.state === "RUNNING").length;
   const pending = job.minflinkd["pending-records"];
-  const begun = `${short(job.minflinkd["source-records"])} since it began`;
   return html`<${Figures} figures=${[
-    ["Rows in", rate(figures.last("rows_in_per_second")), pending === null ? begun : `${short(pending)} more wait in Kafka`],
+    ["Rows in", rate(figures.last("rows_in_per_second")), `${short(job.minflinkd["source-records"])} since it began`],
     ["Rows out", rate(figures.last("rows_out_per_second")), `${short(job.minflinkd["sink-records"])} since it began`],
+    ...(pending === null || pending === undefined ? [] : [["Waiting in Kafka", short(pending), pending === 1 ? "record" : "records"]]),
     ["Watermark lag", lags.length ? seconds(Math.max(...lags)) : "–", lags.length ? "of the slowest task" : "no task has one"],
     ["State", plural(rows, "row"), `${bytes(memory)} of memory`],
     ["Last checkpoint", last ? ago(last.latest_ack_timestamp, now) : "–", last ? `took ${millis(last.end_to_end_duration)}` : "none yet"],
@@ -97,7 +97,7 @@ function TaskPanel({ jid, task, now, onClose }) {
         <dt>Watermark</dt><dd>${found.watermark ? time(found.watermark, now) : "–"}</dd>
         <dt>Held back</dt><dd>${share(figures.backpressured)}</dd>
         <dt>Output backlog</dt><dd>${bytes(figures.output_backlog)}</dd>
-        ${Object.entries(found.pending).map(([source, told]) => html`<dt>${source} in Kafka</dt><dd><${Pending} told=${told} /></dd>`)}
+        ${Object.entries(found.pending ?? {}).map(([source, told]) => html`<dt>${source} in Kafka</dt><dd><${Pending} told=${told} /></dd>`)}
         ${phases.length > 0 && html`<dt>Start</dt><dd><${Phases} phases=${phases} /><${PhaseLegend} phases=${phases} /></dd>`}
       </dl>
       <${Partitions} jid=${jid} vertex=${vertex} />
@@ -144,7 +144,7 @@ function Charts({ known, tasks, task, now }) {
       <${Chart} ...${common} title="Held back by readers" form=${share} series=${lines("backpressured")} />
       <${Chart} ...${common} title="Rows of state" form=${short} series=${lines("state_rows")} />
       <${Chart} ...${common} title="Watermark lag" form=${seconds} series=${lines("watermark_lag")} />
-      ${pending.some((value) => value !== null) && html`<${Chart} ...${common} title="Records that wait in Kafka" form=${short} series=${[{ name: "for the whole job", values: pending, colour: colour(0) }]} />`}
+      ${pending.some((value) => value !== null && value !== undefined) && html`<${Chart} ...${common} title="Records that wait in Kafka" form=${short} series=${[{ name: "for the whole job", values: pending, colour: colour(0) }]} />`}
       <${Chart} ...${common} title="Backlog in exchanges" form=${bytes} binary=${true} series=${lines("output_backlog")} />
       <${Chart} ...${common} title="Checkpoint duration" form=${seconds} series=${[{ name: "of the whole job", values: figures.get("checkpoint_duration"), colour: colour(0) }]} />
     </div></div>

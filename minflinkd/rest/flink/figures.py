@@ -86,8 +86,8 @@ def of_task(task: TaskDetails, rates: Mapping[str, float]) -> Figures:
     }
     if metrics.watermark_ms:
         found[WATERMARK] = metrics.watermark_ms
-    if metrics.pending:
-        found["pendingRecords"] = sum(source.records for source in metrics.pending.values())
+    if task.pending:
+        found["pendingRecords"] = sum(source.records for source in task.pending.values())
     if (busy := rates.get("busy")) is not None and (held := rates.get("backpressured")) is not None:
         found["busyTimeMsPerSecond"] = round(busy)
         found["backPressuredTimeMsPerSecond"] = round(held)

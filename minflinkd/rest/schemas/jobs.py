@@ -158,12 +158,13 @@ class RealTimeInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
 
 
 class PendingInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
-    """Records of Kafka that are there and not read yet, as the brokers said some seconds ago.
+    """Records of Kafka after what the task has processed, as the brokers said some seconds ago.
 
     `parts` has the partitions, such as `clicks.0`; if there are more than 64, those with most records.
     """
 
     records: int
+    partitions: int
     parts: dict[str, int]
 
 
@@ -191,7 +192,7 @@ class TaskInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     batch_phases: dict[str, float] = {}  # milliseconds of the last micro-batch, by Spark's names in `durationMs`
     slot_sharing_group: str = ""
     real_time: RealTimeInfo | None = None  # null in micro-batches
-    pending: dict[str, PendingInfo] = {}  # by source; none of Kafka, or brokers that do not answer: left out
+    pending: dict[str, PendingInfo] = {}  # by source of Kafka; what is not known is left out
 
 
 class JobVertex(Answer, frozen=True, kw_only=True):
@@ -296,7 +297,7 @@ class HotStandbyInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
 class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     source_records: int = 0  # rows that sources have passed to the job since its submission
     source_records_per_second: float = 0.0  # in the last micro-batches
-    pending_records: int | None = None  # of Kafka, that are there and not read yet; null: not known, or not from Kafka
+    pending_records: int | None = None  # records of Kafka that wait; null: not known, or no source is Kafka
     sink_records: int = 0  # rows passed to its sinks
     restarts: int
     restarting_repeatedly: RepeatedRestarts | None = None

@@ -148,14 +148,15 @@ class SinkCompactions(Message, frozen=True):
     failure: str = ""  # of the last one
 
 
-MOST_PARTS = 64  # of a source that are told one by one, such as partitions of its topics
+MOST_PARTS = 64  # of a source that are told one by one
 
 
 class PendingRecords(Message, frozen=True):
-    """Records that are there and not read yet, of one source, when its brokers were asked last (K6)."""
+    """Records of Kafka after what a task has processed, of one source, when its brokers were asked last (K9)."""
 
     records: int = 0
-    parts: dict[str, int] = {}  # of each partition, such as `clicks.0`; of MOST_PARTS the ones with most
+    partitions: int = 0
+    parts: dict[str, int] = {}  # by partition, such as `clicks.0`; at most MOST_PARTS, those with most records
 
 
 # Milliseconds up to which latencies are counted: those below 1, below 2, below 4, ... and then all.

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from minflinkd.jobgraph.bad_records import bad_record_sink
 from minflinkd.jobgraph.delivery import key_of
 from minflinkd.jobgraph.faults import GraphFault, nearest
-from minflinkd.jobgraph.model import Execution, Source, Task, Vertex
+from minflinkd.jobgraph.model import Execution, RuntimeMode, Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
 from minflinkd.jobgraph.real_time import why_not
 from minflinkd.rpc import plan_sources
@@ -192,8 +192,8 @@ def _build_vertex(session: Session, plan: Plan, task: Task, vertex: Vertex, job:
         inputs[edge.id] = plan.frames[edge.id]
     if vertex.source is not None:
         source, path = vertex.source, f"{path}.source"
-        if source.format == "kafka" and not job.limits:  # what comes after a range does not wait for the job
-            plan.topics[vertex.id] = source
+        if source.format == "kafka" and job.mode is RuntimeMode.STREAMING and job.limits is None:
+            plan.kafka_sources[vertex.id] = source
         frame = _attempt(plan, path, lambda: _source(plan, vertex, source, job, code))
         if frame is None and any(fault.path == path for fault in plan.faults):
             frame, rejects = _stand_in(plan.spark, source), False

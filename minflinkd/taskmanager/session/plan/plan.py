@@ -50,7 +50,7 @@ class Plan:
     exchanges: dict[int, VertexId] = field(default_factory=dict)  # line of the offset log -> exchange
     watermarks: dict[VertexId, Any] = field(default_factory=dict)  # input -> key in Spark's watermark tracker
     inputs: list[ExchangeSource] = field(default_factory=list)
-    topics: dict[str, Source] = field(default_factory=dict)  # sources of Kafka by vertex, with params filled in
+    kafka_sources: dict[VertexId, Source] = field(default_factory=dict)  # that are read without an end
     real_time: str | None = None  # the key of its sources, if it runs in real-time mode
     unfit: list[GraphFault] = field(default_factory=list)  # those of its faults that micro-batches would not have
     not_real_time: str = ""  # why it runs in micro-batches, if the job leaves that open

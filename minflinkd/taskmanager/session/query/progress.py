@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
@@ -18,6 +19,23 @@ from minflinkd.taskmanager.session.query import metrics
 from minflinkd.taskmanager.session.query.attempt_rows import AttemptRows
 
 LONG = 10.0  # seconds after which it is told that a micro-batch still runs
+
+
+@dataclass(frozen=True)
+class OtherFigures:
+    """What is told with the figures of micro-batches, and changes at other times."""
+
+    compactions: Mapping[str, SinkCompactions] = field(default_factory=dict)
+    real_time: RealTimeFigures | None = None
+    pending: Mapping[str, PendingRecords] = field(default_factory=dict)
+
+    def within(self, told: TaskMetrics) -> TaskMetrics:
+        """Return metrics with these figures; the same object if nothing is new."""
+        if (told.compactions, told.real_time, told.pending) == (self.compactions, self.real_time, self.pending):
+            return told
+        return msgspec.structs.replace(
+            told, compactions=dict(self.compactions), real_time=self.real_time, pending=dict(self.pending)
+        )
 
 
 class Progress:
@@ -74,9 +92,7 @@ class Progress:
         exchanges: Collection[str] = (),
         scans: Mapping[int, int] | None = None,
         replayable: bool = False,
-        compactions: Mapping[str, SinkCompactions] | None = None,
-        real_time: RealTimeFigures | None = None,
-        pending: Mapping[str, PendingRecords] | None = None,
+        others: OtherFigures | None = None,
     ) -> None:
         """Tell what is new of finished micro-batches, and of backpressure on the next one.
 
@@ -84,8 +100,7 @@ class Progress:
         """
         with self._telling:
             output = self._backpressure.output(backlog, replayable=replayable)
-            others = {"compactions": dict(compactions or {}), "real_time": real_time, "pending": dict(pending or {})}
-            self._report(java_query, source_names, output, exchanges, scans or {}, others)
+            self._report(java_query, source_names, output, exchanges, scans or {}, others or OtherFigures())
 
     def _report(
         self,
@@ -94,7 +109,7 @@ class Progress:
         output: Output,
         exchanges: Collection[str],
         scans: Mapping[int, int],
-        others: Mapping[str, Any],
+        others: OtherFigures,
     ) -> None:
         with self._lock:
             known, finished = self._metrics.batch_id, self._finished_epoch
@@ -115,8 +130,7 @@ class Progress:
                     after = metrics.with_advance(after, report, source_names, exchanges)
                     after = metrics.with_times(after, before, report, rows)
             after = self._with_begin(after)
-            if any(getattr(after, name) != figures for name, figures in others.items()):
-                after = msgspec.structs.replace(after, **others)
+            after = others.within(after)
             if after.batch_id != before.batch_id:
                 first = after.first_batch_ms
                 if first is None:

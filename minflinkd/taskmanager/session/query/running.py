@@ -37,8 +37,8 @@ from minflinkd.taskmanager.session.query.batches import MicroBatches, shuffles, 
 from minflinkd.taskmanager.session.query.building import BuiltTask
 from minflinkd.taskmanager.session.query.disk_space import DiskSpace, written_to
 from minflinkd.taskmanager.session.query.ending import Ending
-from minflinkd.taskmanager.session.query.pending import KafkaBacklog
-from minflinkd.taskmanager.session.query.progress import Progress
+from minflinkd.taskmanager.session.query.pending import PendingRecordsMonitor
+from minflinkd.taskmanager.session.query.progress import OtherFigures, Progress
 from minflinkd.taskmanager.session.query.real_time import RealTimeBatches
 from minflinkd.taskmanager.session.query.run import Gate, SparkRun
 from minflinkd.taskmanager.session.query.snapshotter import Snapshotter
@@ -95,8 +95,10 @@ class RunningQuery:
         in_batches = built.plan.real_time is None
         self._progress = Progress(events.batch_finished, self._backpressure, batches_are_work=in_batches)
         self._workload = Workload(built.engine.partitions)
-        self._pending = KafkaBacklog(
-            built.engine.session, built.plan.topics, lambda: self._progress.metrics.source_offsets, self._watched
+        # In real-time mode a batch is committed with the checkpoint, long after its rows were written.
+        asked = built.plan.kafka_sources if in_batches else {}
+        self._pending = PendingRecordsMonitor(
+            built.engine.session, asked, built.plan.operators, self.checkpoint, self._watched
         )
         self._look_at = 0.0  # monotonic
         self.resting: Future[None] | None = None  # in tests of jobs, see `stepping`
@@ -194,8 +196,8 @@ class RunningQuery:
         """Report progress until the query ends. Then report why it ended, unless it was stopped."""
         if self.continues:  # the restored files are not used, and would take up space as long as the attempt lives
             snapshot.remove(Path(self._request.directory) / "checkpoint")
-        self._pending.start(f"pending records of {self._request.attempt_id}")
         try:
+            self._pending.start(f"pending records of {self._request.attempt_id}")
             run = self._follow()
             while self._ending.closed() and self._reopens():
                 run = self._follow()
@@ -334,9 +336,7 @@ class RunningQuery:
             exchanges=set(plan.exchanges.values()),
             scans=plan.scans,
             replayable=self._channels.replayable,
-            compactions=self._built.sinks.compactions,
-            real_time=self.batches.figures(),
-            pending=self._pending.figures(),
+            others=OtherFigures(self._built.sinks.compactions, self.batches.figures(), self._pending.figures()),
         )
         if self._progress.is_awaited and time.monotonic() >= self._look_at:
             with suppress(PySparkException, Py4JError):

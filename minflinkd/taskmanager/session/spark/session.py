@@ -172,7 +172,8 @@ def settings(config: SessionConfig, classes: Path | None = None, options: Sequen
         "spark.sql.streaming.ui.enabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "100",  # row counts come from them: none may be lost
     }
-    if not config.spark_master.startswith("spark://"):  # there, the cluster's own setting and secret decide
+    # On a standalone cluster its own setting and secret decide. Spark makes no secret for it, nor for its imitation.
+    if not config.spark_master.startswith(("spark://", "local-cluster[")):
         tuned["spark.authenticate"] = "true"  # otherwise every local user could call into the session
     if not config.on_cluster and "spark.pyspark.python" not in config.conf:  # another Python may not have minflinkd
         tuned["spark.python.daemon.module"] = worker_daemon.__name__

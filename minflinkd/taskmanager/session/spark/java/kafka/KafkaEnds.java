@@ -9,14 +9,13 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 
 import org.apache.kafka.clients.admin.AdminClient;
-import org.apache.kafka.clients.admin.AdminClientConfig;
 import org.apache.kafka.clients.admin.ListOffsetsOptions;
 import org.apache.kafka.clients.admin.ListOffsetsResult;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.common.IsolationLevel;
 import org.apache.kafka.common.TopicPartition;
 
-/** Asks the brokers where partitions end. `settings`: of Kafka's consumer, as query/pending.py has them. */
+/** Asks the brokers where partitions end. `settings`: of Kafka's client, as query/pending.py has them. */
 public final class KafkaEnds {
   private final AdminClient admin;
   private final ListOffsetsOptions options;
@@ -29,7 +28,6 @@ public final class KafkaEnds {
     options.timeoutMs(Integer.valueOf((int) timeout));
     Properties own = new Properties();
     own.putAll(settings);
-    own.keySet().retainAll(AdminClientConfig.configNames());
     // Kafka looks for the classes that its settings name among those of the thread. The connector may be elsewhere.
     ClassLoader before = Thread.currentThread().getContextClassLoader();
     Thread.currentThread().setContextClassLoader(AdminClient.class.getClassLoader());
@@ -43,7 +41,8 @@ public final class KafkaEnds {
   /**
    * The offset after the last record of each partition, one a line: topic, partition and offset, with tabs between them.
    *
-   * `partitions`: a line for each, with topic and partition. One that is not there any more is left out.
+   * `partitions`: a line for each, with topic and partition. Those of a topic that is gone are left out. If one has no
+   * leader, or is gone from its topic, it throws a TimeoutException.
    */
   public String ends(String partitions) throws Exception {
     Map asked = new HashMap();
