@@ -50,6 +50,9 @@ class Crashes(Trial):
             else:
                 await until(partial(self._restarted, attempts(jobs)), "a job restarts", timeout=60)
             await self.look_after(point)
+        await self.await_running(frozenset())
+        await self.settle()  # who has a new checkpoint now was not hit, or is over it
+        self.hit = frozenset()
 
     async def look_after(self, point: CrashPoint) -> None:
         """Called when the death at this point is over and a job has restarted."""

@@ -20,6 +20,6 @@ async def test_a_death_at_each_point_loses_and_doubles_nothing(tmp_path: Path) -
     """The points include sync, upload, acknowledge, complete, notify, commit and all between (C22, C40, J12)."""
     jobs = (*JOBS, "sessions", "windows_exchange")
     points = [point for point in OF_CHECKPOINTS if point not in OF_SMALL_FILES]
-    trial = await Crashes(tmp_path, jobs, points, files=150, pace="1 s").run()
+    trial = await Crashes(tmp_path, jobs, points, files=1000, pace="1 s", endless=True).run()
     for name in jobs:
         trial.verify(name)

@@ -10,8 +10,8 @@ from tests.exactly_once.kills import Kills
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="session")]
 
 # Others are killed in test_many_kills, and drawn by tests/shapes.
-SOME = ("windows", "tables", "windows_exchange", "rejects")
-MORE = (*SOME, "deduplication", "two_sinks")  # of the longer trials
+SOME = ("tables", "windows_exchange")
+MORE = (*SOME, "windows", "rejects", "deduplication", "two_sinks")  # of the longer trials
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")

@@ -34,7 +34,7 @@ LOOSE = "at_least_once"
 async def twenty_kills(tmp_path_factory: pytest.TempPathFactory) -> Kills:
     """A trial with other kills in every run."""
     base, parts = tmp_path_factory.mktemp("kills"), (*PARTS, "daemon")
-    return await Kills(base, JOBS, seed=drawn_seed(), kills=20, parts=parts, files=150, pace="1 s").run()
+    return await Kills(base, JOBS, seed=drawn_seed(), kills=20, parts=parts, files=2000, pace="2 s", endless=True).run()
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -47,7 +47,9 @@ async def test_what_a_job_wrote_equals_the_batch_after_twenty_kills(twenty_kills
 async def twenty_kills_of_exchanges(tmp_path_factory: pytest.TempPathFactory) -> Kills:
     """A trial with other kills in every run."""
     base, parts, names = tmp_path_factory.mktemp("exchanges"), (*PARTS, "daemon"), (*EXCHANGING, LOOSE)
-    return await Kills(base, names, seed=drawn_seed(), kills=20, parts=parts, files=160, pace="2 s").run()
+    return await Kills(
+        base, names, seed=drawn_seed(), kills=20, parts=parts, files=2000, pace="2 s", endless=True
+    ).run()
 
 
 @pytest.mark.parametrize("name", EXCHANGING)

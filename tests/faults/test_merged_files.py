@@ -18,7 +18,9 @@ OF_AN_UPLOAD = (CrashPoint.REWRITE, CrashPoint.APPEND, CrashPoint.UPLOAD, CrashP
 @pytest.mark.slow
 async def test_a_taskmanager_that_dies_in_an_upload_leaves_nothing_but_orphans(tmp_path: Path) -> None:
     """With one of several files written, only the upload's orphans are listed. A job does not miss them (F4 - F7)."""
-    trial = await MergedFiles(tmp_path, ["deduplication"], [CrashPoint.FILE], files=16, pace="1 s").run()
+    trial = await MergedFiles(
+        tmp_path, ["deduplication"], [CrashPoint.FILE], files=1000, pace="1 s", endless=True
+    ).run()
     trial.verify("deduplication")
     assert trial.orphans["deduplication"]
 
@@ -32,7 +34,7 @@ async def test_a_death_at_any_step_of_a_checkpoint_costs_no_file_that_is_needed(
     """
     jobs = ("deduplication", "windows_exchange")
     points = (*OF_A_COMPLETION, *OF_AN_UPLOAD)
-    trial = await MergedFiles(tmp_path, jobs, points, files=150, pace="1 s").run()
+    trial = await MergedFiles(tmp_path, jobs, points, files=1000, pace="1 s", endless=True).run()
     for name in jobs:
         trial.verify(name)
         assert trial.orphans[name]

@@ -142,6 +142,7 @@ async def cluster_with(kafka: ApacheKafka, directory: Path) -> AsyncIterator[Clu
         yield cluster
 
 
+@pytest.mark.slow  # test_session_real_time has changes of the mode, test_hot_restart those of versions and widths
 async def test_versions_and_widths_follow_each_other_and_write_each_row_once(
     apache_kafka: ApacheKafka, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def works(job: JobInfo) -> bool:
     return job.state == "RUNNING" and all(v.status == "RUNNING" and v.minflinkd.batches > 0 for v in job.vertices)
 
 
+@pytest.mark.slow  # tests/e2e/test_scripts has a script to its end, test_kill_taskmanager the kills of what it became
 async def test_a_script_goes_on_after_kills_and_from_a_savepoint(
     cluster: Cluster, windows: WindowsJob, truth: list[tuple[Any, ...]], out: Path
 ) -> None:

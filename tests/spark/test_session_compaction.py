@@ -85,6 +85,7 @@ async def test_small_files_are_joined_while_rows_come(child: Child, tmp_path: Pa
     await child.stop(attempt)
 
 
+@pytest.mark.slow  # the test above has it on a local disk
 async def test_small_files_on_an_object_store_are_joined(child: Child, seaweedfs: SeaweedFS, tmp_path: Path) -> None:
     """With the sink's own options, which name the store and its keys (K5)."""
     lake = Iceberg(tmp_path / "lake", seaweedfs.endpoint)
