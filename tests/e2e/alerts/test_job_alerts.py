@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.beside import beside
 from tests.cluster import Cluster, running_cluster
 from tests.e2e.alerts.firing import fires, hurried
 from tests.faults.test_diagnosis import LITTERING, NUMBERS, STEADY, job, through
+from tests.servers.apache_kafka import ApacheKafka, Record
+from tests.servers.install import KAFKA_CONNECTOR
 from tests.servers.prometheus import Prometheus, needs_prometheus, prometheus
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session"), needs_prometheus]
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "resourcemanager.standby-taskmanagers": 1,
     "resourcemanager.max-taskmanagers": 1,
     "taskmanager.numberOfTaskSlots": 4,
@@ -41,7 +45,9 @@ class Ward:
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def warm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ward]:
     base = tmp_path_factory.mktemp("jobs")
-    async with running_cluster(base / "cluster", **SETTINGS) as cluster:
+    jars = ",".join(str(jar) for jar in sorted(KAFKA_CONNECTOR.glob("*.jar")))
+    settings = {**SETTINGS, "taskmanager.spark.conf": {"spark.jars": jars}}
+    async with running_cluster(base / "cluster", **settings) as cluster:
         await cluster.await_ready(1)
         target, rules = cluster.url.removeprefix("http://"), hurried(base / "rules.yml")
         async with prometheus(base / "server", target, rules=rules, headers=cluster.headers) as server:
@@ -115,6 +121,30 @@ async def test_a_jvm_that_stands_still_to_collect_garbage_is_told(ward: Ward, tm
     await ward.cluster.await_state(job_id, "RUNNING")
     runs_on = await ward.cluster.task_manager_of(job_id)
     await fires(ward.server, "MinflinkdGarbageCollection", taskmanager=runs_on.id, severity="warning", timeout=120)
+
+
+async def test_a_source_that_falls_behind_is_told(ward: Ward, apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+    """A job that reads all there is from the same topic is left alone (K9)."""
+    await apache_kafka.create_topic("more", partitions=1)
+    options = {"kafka.bootstrap.servers": apache_kafka.address, "subscribe": "more", "startingOffsets": "earliest"}
+
+    def reading(**limit: str) -> dict[str, Any]:
+        return {
+            "messages": {"source": {"format": "kafka", "options": options | limit}},
+            "seen": {"inputs": ["messages"], **COLLECT},
+        }
+
+    slow = await ward.submit(tmp_path, "slow", reading(maxOffsetsPerTrigger="1"))
+    keeps_up = await ward.submit(tmp_path, "quick", reading())
+
+    async def feed() -> None:
+        while True:
+            await asyncio.to_thread(apache_kafka.produce, "more", [Record("1")] * 500)
+            await asyncio.sleep(1)  # the pace of the input
+
+    async with beside("feeder", feed()):
+        await fires(ward.server, "MinflinkdSourceFallsBehind", job=slow, source="messages", timeout=240)
+    assert keeps_up not in {each["job"] for each in (await ward.server.firing())["MinflinkdSourceFallsBehind"]}
 
 
 async def test_state_without_an_end_is_told(ward: Ward, tmp_path: Path) -> None:
