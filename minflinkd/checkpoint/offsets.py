@@ -14,7 +14,7 @@ that starts anew begins at the published offsets, otherwise at the processed one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -82,10 +82,12 @@ def advanced(
     for task, holds in staged.items():
         before = offsets.tasks.get(task, TaskOffsets())
         snapshot = snapshots.get(task)
+        shown = before.published | (_values(snapshot.source_offsets, sources[task]) if snapshot is not None else {})
+        # An attempt that has had no input yet reports nothing, and the record may be older than its checkpoint.
+        passed = {source: offset for source, offset in shown.items() if is_later(offset, before.processed.get(source))}
         tasks[task] = TaskOffsets(
-            processed=before.processed | _values(processed.get(task, {}), sources[task]),
-            published=before.published
-            | (_values(snapshot.source_offsets, sources[task]) if snapshot is not None else {}),
+            processed=before.processed | passed | _values(processed.get(task, {}), sources[task]),
+            published=shown,
             checkpoint_id=snapshot.checkpoint_id if snapshot is not None else before.checkpoint_id,
             staged=holds,
         )
@@ -96,6 +98,29 @@ def advanced(
 
 def _values(texts: Mapping[str, str], sources: frozenset[str]) -> dict[str, Any]:
     return {source: value(text) for source, text in texts.items() if source.partition("#")[0] in sources}
+
+
+def is_later(offset: Any, before: Any) -> bool:
+    """Whether an offset is further than another one of the same source: no number is less, and one is more.
+
+    Example: `{"clicks": {"0": 17, "1": 4}}` is later than `{"clicks": {"0": 12, "1": 4}}`. None is before any offset.
+    """
+    if before is None:
+        return offset is not None
+    steps = list(_steps(offset, before))
+    return min(steps, default=0) >= 0 and max(steps, default=0) > 0
+
+
+def _steps(offset: Any, before: Any) -> Iterator[float]:
+    """Yield by how much each number is more; -1 for what cannot be compared."""
+    if isinstance(offset, dict) and isinstance(before, dict):
+        for key in before:
+            yield from _steps(offset.get(key), before[key])
+        yield from (1.0 for key in offset if key not in before)
+    elif isinstance(offset, int | float) and isinstance(before, int | float):
+        yield offset - before
+    elif offset != before:
+        yield -1.0
 
 
 def value(text: str) -> Any:

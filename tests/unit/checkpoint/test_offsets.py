@@ -6,7 +6,16 @@ import pytest
 
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
-from minflinkd.checkpoint.offsets import FILE, Offsets, OffsetsUnreadable, advanced, encode, read_offsets, text
+from minflinkd.checkpoint.offsets import (
+    FILE,
+    Offsets,
+    OffsetsUnreadable,
+    advanced,
+    encode,
+    is_later,
+    read_offsets,
+    text,
+)
 from minflinkd.rpc.snapshot import TaskSnapshot
 from minflinkd.runtime.ids import AttemptId, JobId, ResourceId, TaskId
 from minflinkd.storage.interface import ObjectNotFound
@@ -58,6 +67,42 @@ def test_a_restarted_task_that_has_not_reported_yet_takes_nothing_back() -> None
     """A restarted task that has not reported yet does not reset the recorded offsets (C26)."""
     record = advanced(Offsets(job_id=JOB), {TASK: {"flights": KAFKA}}, None, SOURCES, {TASK: False}, 7)
     assert advanced(record, {TASK: {}}, None, SOURCES, {TASK: False}, 8) is record
+
+
+@pytest.mark.parametrize("reported", [{}, {"flights": '{"flights":{"0":19}}'}])
+def test_a_checkpoint_that_is_further_than_an_old_record_counts_until_its_task_reports(
+    reported: dict[str, str],
+) -> None:
+    """The daemon was killed before it recorded more, and the attempt that it adopts has had no input since (C26)."""
+    old = advanced(Offsets(job_id=JOB), {TASK: {"flights": '{"flights":{"0":12}}'}}, None, SOURCES, {TASK: False}, 7)
+    record = advanced(old, {TASK: reported}, published(KAFKA), SOURCES, {TASK: False}, 8)
+    assert record.latest() == {"flights": {"flights": {"0": 19 if reported else 17}}}
+
+
+def test_a_checkpoint_takes_nothing_back_of_what_was_processed_after_it() -> None:
+    """A sink that does not wait for checkpoints has those rows (C26)."""
+    old = advanced(Offsets(job_id=JOB), {TASK: {"flights": '{"flights":{"0":21}}'}}, None, SOURCES, {TASK: False}, 7)
+    assert advanced(old, {TASK: {}}, published(KAFKA), SOURCES, {TASK: False}, 8).latest() == old.latest()
+
+
+@pytest.mark.parametrize(
+    ("offset", "before", "later"),
+    [
+        ({"c": {"0": 17, "1": 4}}, {"c": {"0": 12, "1": 4}}, True),
+        ({"c": {"0": 17, "1": 3}}, {"c": {"0": 12, "1": 4}}, False),
+        ({"c": {"0": 17}}, {"c": {"0": 17}}, False),
+        ({"c": {"0": 17, "1": 0}}, {"c": {"0": 17}}, True),
+        ({"c": {"0": 17}}, {"c": {"0": 1, "1": 0}}, False),
+        ({"logOffset": 3}, {"logOffset": 2}, True),
+        (7, 6, True),
+        (7, None, True),
+        ("b", "a", False),
+        ({"id": "x", "n": 2}, {"id": "x", "n": 1}, True),
+        ({"id": "y", "n": 2}, {"id": "x", "n": 1}, False),
+    ],
+)
+def test_an_offset_is_later_if_no_number_in_it_is_less(offset: object, before: object, later: bool) -> None:
+    assert is_later(offset, before) is later
 
 
 async def test_the_record_is_read_as_it_was_written(tmp_path: object) -> None:
