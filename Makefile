@@ -65,7 +65,7 @@ test: ready
 	$(LIGHT) -m "not slow"
 	$(HEAVY) -m "not slow"
 
-# The second part runs even if the first fails: whoever waits two hours should learn of all failures. Slow tests keep the
+# The second part runs even if the first fails: whoever waits for hours should learn of all failures. Slow tests keep the
 # processors busy, so the second part has one process for each.
 test-all: PROCESSES := 2
 test-all: export HYPOTHESIS_PROFILE := exploring

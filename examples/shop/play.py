@@ -113,6 +113,7 @@ class Shop:
                 await self._settle(cluster)
                 await asyncio.sleep(rng.uniform(0, LONGEST))  # no wait: the instant of the kill
                 await self._kill(cluster, part, rng.choice(sorted(self._jobs)))
+        await self._settle(cluster)  # a job that restarts cannot be stopped
         return {topic: [event for _, event in delivered] for topic, delivered in drawn.items()}
 
     async def _send(self, drawn: dict[str, list[tuple[float, dict[str, Any]]]]) -> None:

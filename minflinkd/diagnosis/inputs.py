@@ -16,7 +16,7 @@ SILENT = 10 * MINUTE  # without a row: worth a warning
 HELD = 1 * MINUTE  # that the watermark stood still while another input went on
 BEHIND = 1 * MINUTE  # that reading takes what waits: worth a word
 FAR_BEHIND = 10 * MINUTE  # worth a warning
-MOST = 0.75  # of what waits, in one of several partitions: they are uneven
+MOST = 0.75  # of what waits, if it is in one of several partitions: then they are uneven
 LATE_SHARE = 0.01  # of the rows: more than stragglers
 
 
@@ -56,7 +56,7 @@ def _reads(task: TaskDetails) -> bool:
 
 def _in_kafka(task: TaskDetails, source: str) -> str:
     """Say what there is for a source that delivers nothing: who writes may be at fault, or who reads."""
-    if (told := task.metrics.pending.get(source)) is None:
+    if (told := task.pending.get(source)) is None:
         return ""
     return f", although {number(told.records)} records wait in Kafka" if told.records else "; no record waits in Kafka"
 
@@ -64,9 +64,8 @@ def _in_kafka(task: TaskDetails, source: str) -> str:
 def sources_behind(facts: JobFacts) -> Iterator[Finding]:
     """More records wait in Kafka than the task reads in a minute."""
     for task in facts.running_tasks():
-        metrics = task.metrics
-        rate = metrics.rows_per_second if metrics.real_time is None else metrics.real_time.rows_per_second
-        for source, told in sorted(metrics.pending.items()):
+        rate = task.metrics.rows_per_second
+        for source, told in sorted(task.pending.items()):
             if rate <= 0 or (takes := told.records / rate * SECOND) < BEHIND:
                 continue
             part, most = max(told.parts.items(), key=lambda item: item[1], default=("", 0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minflinkd.checkpoint.causes import CheckpointKind
 from minflinkd.checkpoint.metadata import CompletedCheckpoint
@@ -103,6 +105,20 @@ def test_a_checkpoint_takes_nothing_back_of_what_was_processed_after_it() -> Non
 )
 def test_an_offset_is_later_if_no_number_in_it_is_less(offset: object, before: object, later: bool) -> None:
     assert is_later(offset, before) is later
+
+
+OFFSETS = st.recursive(
+    st.integers(0, 3) | st.sampled_from("ab") | st.none(),
+    lambda inner: st.dictionaries(st.sampled_from("01"), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(OFFSETS, OFFSETS)
+def test_of_two_offsets_at_most_one_is_later(one: object, other: object) -> None:
+    """Whatever their form is; and none is later than itself."""
+    assert not (is_later(one, other) and is_later(other, one))
+    assert not is_later(one, one)
 
 
 async def test_the_record_is_read_as_it_was_written(tmp_path: object) -> None:
