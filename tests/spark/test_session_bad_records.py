@@ -15,11 +15,11 @@ from minflinkd.jobgraph.model import BadRecordSink, OnBadRecord, OutputMode, Sin
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.child import protocol as p
+from tests.databases import Tables
 from tests.lakes import Delta, Iceberg, Lake
 from tests.servers.kafka import Tansu
 from tests.servers.postgres import Postgres
 from tests.shortened import first
-from tests.spark.databases import Tables
 from tests.spark.session_child import Child, call, inputs, job, parquet, python, rate, sql, task
 from tests.spark.test_session_kafka import from_topic
 from tests.spark.test_session_snapshots import artifact, lay_out, snapshot

@@ -13,17 +13,18 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import pytest_asyncio
 import yaml
 
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import RuntimeMode, Sink
 from minflinkd.jobgraph.validation import parse_job
 from minflinkd.taskmanager.child import protocol as p
+from tests.databases import Tables
 from tests.lakes import Delta, Iceberg, Lake
 from tests.servers.apache_kafka import ApacheKafka, Record
 from tests.servers.postgres import Postgres
 from tests.shortened import first
-from tests.spark.databases import Tables
 from tests.spark.session_child import Child, job, rate, sql, task
 from tests.spark.test_session_bounded import run_to_end
 from tests.spark.test_session_sinks import restored, sink
@@ -94,10 +95,12 @@ class Target:
             self._name = self._tables.name("users")
 
     async def sink(self) -> dict[str, Any]:
+        """Return the sink, and make its table if the user has."""
         if self._lake is not None:
             described = self._lake.described("users")
             described["options"] = described.get("options", {}) | OPTIONS
             return described | ({"partition-by": ["region"]} if self.drawn.partitioned else {})
+        self._tables = await self._tables.as_found()
         if self.drawn.made:
             columns = "id BIGINT PRIMARY KEY, name VARCHAR(20) NOT NULL, region CHAR(1) NOT NULL"
             await self._tables.ask(f"CREATE TABLE {self._name} ({columns})")
@@ -111,8 +114,8 @@ class Target:
         lines = [line.split("|") for line in await self._tables.ask(f"SELECT * FROM {self._name}")]
         return sorted((int(number), name, region) for number, name, region in lines)
 
-    async def leftovers(self) -> list[str]:
-        return [] if self._lake is not None else await self._tables.leftovers()
+    async def leftovers(self) -> set[str]:
+        return set() if self._lake is not None else await self._tables.leftovers()
 
 
 def _tables(kind: str, request: pytest.FixtureRequest) -> Tables:
@@ -122,8 +125,13 @@ def _tables(kind: str, request: pytest.FixtureRequest) -> Tables:
 
 
 @pytest.fixture(params=first(["postgresql", "mysql"]))
-def tables(request: pytest.FixtureRequest) -> Tables:
+def reached(request: pytest.FixtureRequest) -> Tables:
     return _tables(request.param, request)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def tables(reached: Tables) -> Tables:
+    return await reached.as_found()
 
 
 KINDS = ("delta", "iceberg", "postgresql", "mysql")
@@ -161,7 +169,7 @@ async def test_a_table_follows_the_log_of_another_one(child: Child, target: Targ
     await child.ask(p.ConfirmCheckpoint(attempt_id=attempt, checkpoint_id=3))
     await child.stop(attempt)
     assert await target.users() == list(drawn.users)
-    assert await target.leftovers() == []
+    assert await target.leftovers() == set()
 
 
 async def test_columns_that_cannot_say_what_changes_are_faults(child: Child, tmp_path: Path) -> None:
@@ -242,7 +250,7 @@ async def test_an_attempt_that_was_believed_dead_brings_no_row_back(child: Child
     await child.batches(following, 2)
     for each in (attempt, following):
         await child.stop(each)
-    assert await tables.leftovers() == []
+    assert await tables.leftovers() == set()
 
 
 async def test_a_change_without_a_key_fails_its_micro_batch(child: Child, tables: Tables) -> None:

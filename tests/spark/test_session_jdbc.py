@@ -7,15 +7,16 @@ import socket
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from minflinkd.jobgraph.model import Delivery, OutputMode
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.child import protocol as p
 from tests.cluster import free_port
+from tests.databases import Tables
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 from tests.shortened import first
-from tests.spark.databases import Tables
 from tests.spark.session_child import Child, job, rate, sql, task
 from tests.spark.test_session_sinks import restored, restored_three_times, sink
 from tests.spark.test_session_snapshots import snapshot
@@ -33,7 +34,7 @@ COUNTS = "SELECT value % 5 AS key, count(*) AS n FROM numbers GROUP BY 1"
 
 
 @pytest.fixture(params=first(["postgresql", "mysql", "mysql by MariaDB's driver"], 2))
-def database(request: pytest.FixtureRequest) -> Tables:
+def reached(request: pytest.FixtureRequest) -> Tables:
     """A database, and by which driver."""
     if request.param == "postgresql":
         return Tables.of_postgresql(request.getfixturevalue("postgres"))
@@ -41,6 +42,11 @@ def database(request: pytest.FixtureRequest) -> Tables:
     if request.param == "mysql":
         return Tables.of_mysql(mariadb)
     return Tables.of_mysql(mariadb, url=f"{mariadb.url}&permitMysqlScheme", driver="org.mariadb.jdbc.Driver")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def database(reached: Tables) -> Tables:
+    return await reached.as_found()
 
 
 async def test_rows_appear_with_their_checkpoint_and_once(child: Child, database: Tables) -> None:
@@ -61,7 +67,7 @@ async def test_rows_appear_with_their_checkpoint_and_once(child: Child, database
     assert await database.values(name) == list(range(10 * (second.batch_id + 1)))
     recorded = await database.ask(f"SELECT sink, checkpoint FROM minflinkd_commits WHERE job = '{context.job_id}'")
     assert recorded == ["out|2"]
-    assert await database.leftovers() == []
+    assert await database.leftovers() == set()
 
 
 async def test_a_restore_commits_what_it_owes_beside_an_attempt_that_runs_on(child: Child, database: Tables) -> None:
@@ -69,7 +75,7 @@ async def test_a_restore_commits_what_it_owes_beside_an_attempt_that_runs_on(chi
     name = database.name("restored")
     query = task(rate(10), sink("numbers", **database.sink(f"{database.schema}.{name}")))
     await restored_three_times(child, query, lambda: database.values(name))
-    assert await database.leftovers() == []
+    assert await database.leftovers() == set()
 
 
 async def test_a_row_takes_the_place_of_that_with_its_key(child: Child, database: Tables) -> None:
@@ -89,7 +95,7 @@ async def test_a_row_takes_the_place_of_that_with_its_key(child: Child, database
     assert len(rows) == 5
     assert len(set(rows.values())) == 1
     assert int(rows["0"]) >= 2 * (finished.metrics.batch_id + 1)
-    assert await database.leftovers() == []
+    assert await database.leftovers() == set()
 
 
 async def test_a_table_that_does_not_fit_is_a_fault_before_anything_starts(child: Child, database: Tables) -> None:
@@ -151,7 +157,7 @@ async def test_names_are_taken_as_they_are_written(child: Child, database: Table
         found = await database.ask(f"SELECT {database.quoted('q?')} - 5 FROM {table}")
         assert {int(line) for line in found} >= {*range(3 * (taken.batch_id + 1))}
         assert not keyed or len(found) == len(set(found)), "a row for each key"
-    assert await database.leftovers() == []
+    assert await database.leftovers() == set()
 
 
 async def test_a_table_that_is_locked_holds_no_submission_up(child: Child, database: Tables) -> None:
@@ -207,14 +213,15 @@ async def test_a_server_that_cannot_be_reached_is_a_fault_before_anything_starts
     """A server that does not know the user or the database is one, too. The sink's fault is a sentence (J4)."""
     gone = f"jdbc:postgresql://127.0.0.1:{free_port()}/postgres"
     wrong: tuple[dict[str, str], ...] = ({"url": gone}, {"url": postgres.url.replace("/postgres?", "/nowhere?")}, {})
+    tables = await Tables.of_postgresql(postgres).as_found()
     for changes in wrong:
-        options = Tables.of_postgresql(postgres).sink("never")["options"] | changes
+        options = tables.sink("never")["options"] | changes
         vertex = sink("numbers", format="jdbc", options=options)
         found = (await child.ask(p.AnalyzeTasks(job=job(), tasks=(task(rate(10), vertex),)))).faults
         assert [fault.path for fault in found] == ([f"vertices.{vertex.id}.sink"] if changes else [])
         assert all("no connection to the database" in fault.problem and "\n" not in fault.problem for fault in found)
         assert all("is the server up" in fault.hint for fault in found)
-    assert await Tables.of_postgresql(postgres).leftovers() == []
+    assert await tables.leftovers() == set()
 
 
 @pytest.mark.parametrize("more", [{}, {"loginTimeout": "0", "socketTimeout": "0"}])

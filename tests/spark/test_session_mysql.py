@@ -8,8 +8,8 @@ import pytest
 
 from minflinkd.jobgraph.model import OutputMode
 from minflinkd.taskmanager.child import protocol as p
+from tests.databases import Tables
 from tests.servers.mariadb import MariaDB
-from tests.spark.databases import Tables
 from tests.spark.session_child import Child, job, rate, sql, task
 from tests.spark.test_session_sinks import sink
 from tests.spark.test_session_snapshots import snapshot

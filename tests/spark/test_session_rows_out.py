@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from minflinkd.jobgraph.model import Delivery, OutputMode, Vertex
 from minflinkd.runtime.ids import VertexId
+from tests.databases import Tables
 from tests.servers.kafka import Tansu
 from tests.servers.postgres import Postgres
-from tests.spark.databases import Tables
 from tests.spark.session_child import Child, job, rate, sql, task
 from tests.spark.test_session_kafka import ROWS, to_topic
 from tests.spark.test_session_sinks import CLASS, LETTERS, restored, sink

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.servers.mariadb import MariaDB
@@ -14,11 +14,15 @@ from tests.servers.postgres import Postgres
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of a server. `options`: how a sink reaches it; `quote`: what is around identifiers."""
+    """The tables of a server. `options`: how a sink reaches it; `quote`: what is around identifiers.
+
+    `of_others`: staging tables that other tests have left on the same server.
+    """
 
     server: Postgres | MariaDB
     options: Mapping[str, str]
     quote: str
+    of_others: frozenset[str] = frozenset()
 
     @classmethod
     def of_postgresql(cls, server: Postgres) -> Tables:
@@ -75,6 +79,18 @@ class Tables:
             return f"SELECT {what} FROM pg_stat_activity WHERE query LIKE 'BEGIN; LOCK%' AND wait_event = 'PgSleep'"
         return f"SELECT {what} FROM information_schema.processlist WHERE info LIKE 'SELECT sleep%'"
 
-    async def leftovers(self) -> list[str]:
-        staged = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'minflinkd_staged%'"
-        return await self.ask(staged)
+    async def as_found(self) -> Tables:
+        """Return the same, for a test that begins: what is staged now is no leftover of it.
+
+        An attempt that ends keeps the rows that a checkpoint may cover. Nobody comes for them after its test.
+        """
+        return replace(self, of_others=frozenset(await self._staging()))
+
+    async def leftovers(self) -> set[str]:
+        """Return the staging tables that this test has left."""
+        return set(await self._staging()) - self.of_others
+
+    async def _staging(self) -> list[str]:
+        return await self.ask(
+            "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'minflinkd_staged%'"
+        )
