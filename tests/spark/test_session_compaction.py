@@ -46,7 +46,11 @@ async def committed(child: Child, attempt: AttemptId, checkpoint: int, batch: in
 
 
 async def joined(child: Child, attempt: AttemptId, first: int) -> tuple[SinkCompactions, int]:
-    """Commit checkpoints until files were joined twice. Return what was told, and the last micro-batch committed."""
+    """Commit checkpoints until files were joined twice. Return what was told, and the last micro-batch committed.
+
+    They come every second first, as those of a job in a hurry, and then less and less often: on a busy machine a
+    compaction takes longer than that, and a commit always overtakes it.
+    """
     last = 0
     async with asyncio.timeout(300):
         for checkpoint in itertools.count(first):
@@ -55,7 +59,7 @@ async def joined(child: Child, attempt: AttemptId, first: int) -> tuple[SinkComp
             assert not told.failure, told
             if told.done >= 2 and told.files > told.into > 0:
                 break
-            await asyncio.sleep(1.0)  # not a synchronisation: as often as a job commits that is in a hurry
+            await asyncio.sleep(1.0 + 0.2 * (checkpoint - first))  # not a synchronisation
     return told, last
 
 
