@@ -31,7 +31,7 @@ JOBS = (
 )
 EXCHANGING = ("windows_exchange", "diamond", "branches")
 LOOSE = "at_least_once"
-KILLS = int(os.environ.get("KILLS", "12"))  # three of each part; twice as many with handovers, for fewer jobs
+KILLS = int(os.environ.get("KILLS", "12"))  # in a trial; twice as many in that with handovers, of fewer jobs
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")

@@ -59,7 +59,7 @@ async def joined(child: Child, attempt: AttemptId, first: int) -> tuple[SinkComp
             assert not told.failure, told
             if told.done >= 2 and told.files > told.into > 0:
                 break
-            await asyncio.sleep(1.0 + 0.2 * (checkpoint - first))  # not a synchronisation
+            await asyncio.sleep(1.0 + 0.2 * (checkpoint - first))  # not a synchronisation: the pace of commits
     return told, last
 
 
