@@ -19,7 +19,7 @@ from minflinkd.jobgraph.bad_records import bad_record_sink, in_agreement, sender
 from minflinkd.jobgraph.chaining import cut_edges
 from minflinkd.jobgraph.delivery import KEYED_FORMATS, NEWEST_BY, key_of
 from minflinkd.jobgraph.faults import Faults, GraphFault, at, meant, show, vertex_path
-from minflinkd.jobgraph.formats import FILE_FORMATS
+from minflinkd.jobgraph.formats import FILE_FORMATS, PASSING_FORMATS
 from minflinkd.jobgraph.input_range import format_time, parse_time
 from minflinkd.jobgraph.model import (
     Execution,
@@ -34,8 +34,6 @@ from minflinkd.jobgraph.model import (
 from minflinkd.jobgraph.params import problems, resolve
 from minflinkd.runtime.ids import VertexId
 from minflinkd.runtime.units import Duration
-
-_SHOWS = ("console", "collect")  # sinks that keep nothing
 
 # Options that say where a sink writes, beside its path.
 _PLACES = ("catalog", "table", "catalog.uri", "url", "dbtable", "kafka.bootstrap.servers", "topic")
@@ -154,7 +152,7 @@ def _chosen(job: JobGraph, sinks: Iterable[str], faults: Faults) -> list[Vertex]
 def _is_shared(vertex: Vertex, params: Mapping[str, Any], places: Container[object]) -> bool:
     """Whether the sink writes to where the job's own rows are, of whichever sink."""
     assert vertex.sink is not None
-    return vertex.sink.format not in _SHOWS and _place(vertex, params) in places
+    return vertex.sink.format not in PASSING_FORMATS and _place(vertex, params) in places
 
 
 def _check_shared(vertex: Vertex, faults: Faults, *, is_fed: bool) -> None:

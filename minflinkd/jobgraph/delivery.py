@@ -80,7 +80,7 @@ def check_delivery(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> No
     if graph.checkpointing.mode is CheckpointMode.AT_LEAST_ONCE and not key_of(sink):
         hint = "checkpointing.mode: exactly-once, or a jdbc sink with a key"
         faults.add(where, "a sink is not exactly-once where the checkpoints are at-least-once", hint)
-    if sink.python is None and sink.format in ("console", "collect"):
+    if sink.python is None and sink.format in formats.PASSING_FORMATS:
         hint = "leave it out; parquet, jdbc, kafka and a python class that stages and commits are exactly-once"
         faults.add(where, f"a {sink.format} sink is at-least-once: Spark cannot commit it with a checkpoint", hint)
 
@@ -129,6 +129,10 @@ def check_console(sink: Sink, path: str, faults: Faults) -> None:
         faults.add(at(at(path, "options"), "numRows"), f"{show(rows)} is not {_CONSOLE['numRows']}")
 
 
+def check_noop(sink: Sink, path: str, faults: Faults) -> None:
+    _check_options(sink, path, {}, faults)
+
+
 def check_kafka(sink: Sink, path: str, faults: Faults) -> None:
     servers = "kafka.bootstrap.servers"
     if not sink.options.get(servers) and not faults.touch(at(at(path, "options"), servers)):
@@ -150,7 +154,7 @@ def check_kafka(sink: Sink, path: str, faults: Faults) -> None:
 
 def refused_mode(sink: Sink, mode: OutputMode) -> tuple[str, str] | None:
     """Return why the sink cannot be written in this output mode, and what is possible; None if it can."""
-    if mode is OutputMode.APPEND or sink.python is not None or sink.format in ("console", "collect", "noop"):
+    if mode is OutputMode.APPEND or sink.python is not None or sink.format in formats.PASSING_FORMATS:
         return None
     if sink.format in formats.FILE_FORMATS:
         problem = f"a files sink cannot take back the rows that {mode} would change"
@@ -173,7 +177,7 @@ def refused_mode(sink: Sink, mode: OutputMode) -> tuple[str, str] | None:
 def _check_options(sink: Sink, path: str, known: dict[str, str], faults: Faults) -> None:
     for name in sink.options:
         if name not in known:
-            hint = ", ".join(f"{key}: {what}" for key, what in known.items())
+            hint = ", ".join(f"{key}: {what}" for key, what in known.items()) or "leave it out"
             faults.add(at(at(path, "options"), name), f"a {sink.format} sink has no option {show(name)}", hint)
     if sink.path is not None:
         faults.add(at(path, "path"), f"a {sink.format} sink has no path", "leave it out")

@@ -8,7 +8,9 @@ FILE_FORMATS = ("parquet", "json", "csv", "text", "orc")
 
 TABLE_FORMATS = ("delta", "iceberg")  # appended to, in the table's own transactions
 
-SINK_FORMATS = (*FILE_FORMATS, *TABLE_FORMATS, "kafka", "jdbc", "console", "collect")
+PASSING_FORMATS = ("console", "collect", "noop")  # no other system has their rows
+
+SINK_FORMATS = (*FILE_FORMATS, *TABLE_FORMATS, "kafka", "jdbc", *PASSING_FORMATS)
 
 # Spark ignores an option that it does not know. So an option that nearly matches a known one is refused as misspelt.
 # Any other is passed on, because Spark's own list is longer than its documentation.

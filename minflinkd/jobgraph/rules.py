@@ -250,6 +250,8 @@ def _check_sink(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> None:
         delivery.check_collect(sink, path, faults)
     elif sink.format == "console":
         delivery.check_console(sink, path, faults)
+    elif sink.format == "noop":
+        delivery.check_noop(sink, path, faults)
     elif sink.format:
         hint = meant(sink.format, formats.SINK_FORMATS, "one of")
         faults.add(at(path, "format"), f"unknown sink format {show(sink.format)}", hint)

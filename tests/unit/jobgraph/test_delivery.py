@@ -14,6 +14,7 @@ from minflinkd.jobgraph.delivery import (
     check_delivery,
     check_jdbc,
     check_kafka,
+    check_noop,
     delivery_in,
     refused_mode,
     stages,
@@ -33,6 +34,7 @@ GUARANTEES = {
     "kafka by checkpoints": (Sink(format="kafka", delivery=ONCE), ONCE, LEAST, True),
     "console": (Sink(format="console"), LEAST, LEAST, False),
     "collect": (Sink(format="collect"), LEAST, LEAST, False),
+    "noop": (Sink(format="noop"), LEAST, LEAST, False),
     "a python function": (Sink(python="a:b"), LEAST, LEAST, False),
     "a python class that commits": (Sink(python="a:B", delivery=ONCE), ONCE, LEAST, True),
     "jdbc by checkpoints": (Sink(format="jdbc"), ONCE, LEAST, True),
@@ -52,6 +54,7 @@ def test_each_sink_has_a_guarantee(kind: str) -> None:
     ("sink", "mode"),
     [
         ({"format": "console"}, "complete"),
+        ({"format": "noop"}, "complete"),
         ({"format": "collect", "options": {"rows": 50}}, "complete"),
         ({"format": "kafka", "options": {"kafka.bootstrap.servers": "h:1", "topic": "t"}}, "update"),
         ({"format": "jdbc", "options": {"url": "${db}", "dbtable": "t", "key": "carrier"}}, "update"),
@@ -192,6 +195,11 @@ def test_options_that_a_sink_does_not_have_are_named_with_those_that_it_has() ->
     assert found(lambda faults: check_console(sink, "s", faults)) == [
         ("s.options.rows", 'a console sink has no option "rows"', has),
         ("s.path", "a console sink has no path", "leave it out"),
+    ]
+    sink = Sink(format="noop", options={"rows": "5"}, path="/x")
+    assert found(lambda faults: check_noop(sink, "s", faults)) == [
+        ("s.options.rows", 'a noop sink has no option "rows"', "leave it out"),
+        ("s.path", "a noop sink has no path", "leave it out"),
     ]
 
 

@@ -88,7 +88,7 @@ def _sink(module: str, number: int, query: Query, notes: list[str], refusals: li
                 found["options"] |= _OF_DELTA[key.lower()]
             else:
                 _note(notes, f"line {query.line}: {key} is an option of Delta's own writer, and is left out")
-    elif kind not in (*FILE_FORMATS, "kafka", "console"):
+    elif kind not in (*FILE_FORMATS, "kafka", "console", "noop"):
         refusals.append(Refusal(query.line, f"a job does not write to {kind} from a script", JOB_FILE))
     return found
 
