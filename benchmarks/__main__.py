@@ -36,6 +36,7 @@ from benchmarks import (
     upload_cost,
 )
 from benchmarks.figures import Row
+from benchmarks.nexmark import comparison as nexmark
 from benchmarks.running import quick_asked, run, say
 
 ROWS = (
@@ -53,6 +54,7 @@ ROWS = (
     storage_files,
     beside_plain,
     table_sinks,
+    nexmark,
     latency,
     exchange_reuse,
     blob,

@@ -1,0 +1,1 @@
+"""Nexmark: queries over an auction house, as jobs of minflinkd, beside plain PySpark."""
