@@ -7,7 +7,8 @@ processes of a side, from before the query starts until it has ended, divided by
 
 Three sides take turns: a job of minflinkd on a warm TaskManager, with a checkpoint every 10 s; plain PySpark with
 Spark's defaults (200 partitions of a shuffle, state on the heap); and plain PySpark with the settings of a
-TaskManager's session. All have two threads and a heap of 1 GiB. The queries are those of `queries.py`.
+TaskManager's session. All have two threads and a heap of 1 GiB. The queries are those of examples/nexmark, which a test
+compares with batches; `job.py` says what differs here.
 """
 
 from __future__ import annotations
@@ -17,14 +18,12 @@ import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks import commit_log
 from benchmarks.figures import Row
 from benchmarks.nexmark.events import Events
-from benchmarks.nexmark.job import document
+from benchmarks.nexmark.job import IN_TWO_TASKS, QUERIES, document
 from benchmarks.nexmark.plain_process import processor_time
-from benchmarks.nexmark.queries import QUERIES
 from benchmarks.running import say
 from benchmarks.spark_process import SparkProcess, spark_process
 from tests.cluster import Cluster, running_cluster, write_job
@@ -38,7 +37,7 @@ OURS, DEFAULTS, TUNED = "minflinkd", "plain PySpark", "plain PySpark, a session'
 class Load:
     """The input of each query: `batches` micro-batches, of one file each."""
 
-    events: Path
+    directory: Path
     number: int
     batches: int
 
@@ -52,8 +51,10 @@ class Run:
 async def measure(base: Path, quick: bool) -> Row:
     row = Row("nexmark", "Nexmark: events per second, and processor time, beside plain PySpark")
     number, batches, turns = (100_000, 10, 1) if quick else (1_000_000, 20, 3)
-    load = Load(base / "events", number, batches)
-    await asyncio.to_thread(Events(number).write, load.events, number // batches)
+    load = Load(base / "load", number, batches)
+    await asyncio.to_thread(Events(number).write, load.directory / "events", number // batches)
+    side = "".join(f"{key},value of {key}\n" for key in range(10_000))
+    (load.directory / "side_input.csv").write_text(side)
     settings = {"taskmanager.numberOfTaskSlots": SLOTS, "resourcemanager.max-taskmanagers": 1}
     async with contextlib.AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(running_cluster(base / "cluster", **settings))
@@ -63,7 +64,8 @@ async def measure(base: Path, quick: bool) -> Row:
         }
         await cluster.await_ready(1)
         for name in QUERIES:
-            found: dict[str, list[Run]] = {OURS: [], DEFAULTS: [], TUNED: []}
+            sides = (OURS,) if name in IN_TWO_TASKS else (OURS, DEFAULTS, TUNED)
+            found: dict[str, list[Run]] = {side: [] for side in sides}
             for turn in range(turns + 1):  # the first warms up
                 for side in found:
                     checkpoint = base / "checkpoints" / f"{name}-{turn}-{side.replace(' ', '-')}"
@@ -79,30 +81,27 @@ async def measure(base: Path, quick: bool) -> Row:
 
 
 def _report(row: Row, name: str, found: dict[str, list[Run]]) -> None:
-    for side in (DEFAULTS, TUNED):
-        rates = (side, [run.rate for run in found[side]])
-        row.add(f"{name}: events", "1/s", [run.rate for run in found[OURS]], rates)
-        costs = (side, [run.processor for run in found[side]])
-        row.add(f"{name}: processor time of a million events", "s", [run.processor for run in found[OURS]], costs)
+    ours = found.pop(OURS)
+    for side, theirs in found.items() or (("", []),):
+        row.add(f"{name}: events", "1/s", [run.rate for run in ours], (side, [run.rate for run in theirs]))
+        costs = (side, [run.processor for run in theirs])
+        row.add(f"{name}: processor time of a million events", "s", [run.processor for run in ours], costs)
 
 
 def _plain(base: Path, load: Load, *, tuned: bool) -> contextlib.AbstractAsyncContextManager[SparkProcess]:
     base.mkdir()
-    settings: dict[str, Any] = {"base": str(base), "events": str(load.events), "files": 1}
-    return spark_process(
-        "benchmarks.nexmark.plain_process", settings | {"threads": SLOTS, "tuned": tuned}, base / "stderr.log"
-    )
+    settings = {"base": str(base), "load": str(load.directory), "threads": SLOTS, "tuned": tuned}
+    return spark_process("benchmarks.nexmark.plain_process", settings, base / "stderr.log")
 
 
 async def _theirs(process: SparkProcess, name: str, load: Load, checkpoint: Path) -> Run:
-    process.tell(json.dumps({"name": name, "checkpoint": str(checkpoint)}).encode())
+    process.tell(json.dumps([name, str(checkpoint)]).encode())
     answer = await process.answer()
     return _run(load, commit_log.commits(checkpoint), answer["processor"])
 
 
 async def _ours(cluster: Cluster, name: str, load: Load, base: Path) -> Run:
-    endless = {"mode": "streaming", "checkpointing": {"interval": "10 s"}}
-    job = document(QUERIES[name], load.events, parallelism=SLOTS) | endless
+    job = document(name, load.directory, parallelism=SLOTS)
     before = await asyncio.to_thread(processor_time, cluster.process.pid)
     async with commit_log.watched(cluster) as found:
         job_id = await cluster.submit(write_job(base / f"{name}.json", job))

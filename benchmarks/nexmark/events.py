@@ -29,12 +29,14 @@ T = TypeVar("T")
 PEOPLE, AUCTIONS, BIDS = 1, 3, 46  # of each 50 events, in this order
 ROUND = PEOPLE + AUCTIONS + BIDS
 EPOCH_MS = 1_767_225_600_000  # 2026-01-01
-SCHEMA = """kind INT, dateTime TIMESTAMP,
-person STRUCT<id: BIGINT, name: STRING, emailAddress: STRING, creditCard: STRING, city: STRING, state: STRING,
-              extra: STRING>,
-auction STRUCT<id: BIGINT, itemName: STRING, description: STRING, initialBid: BIGINT, reserve: BIGINT,
-               expires: TIMESTAMP, seller: BIGINT, category: BIGINT, extra: STRING>,
-bid STRUCT<auction: BIGINT, bidder: BIGINT, price: BIGINT, channel: STRING, url: STRING, extra: STRING>"""
+SCHEMA = (
+    "kind INT, dateTime TIMESTAMP, "
+    "person STRUCT<id: BIGINT, name: STRING, emailAddress: STRING, creditCard: STRING, city: STRING, state: STRING, "
+    "extra: STRING>, "
+    "auction STRUCT<id: BIGINT, itemName: STRING, description: STRING, initialBid: BIGINT, reserve: BIGINT, "
+    "expires: TIMESTAMP, seller: BIGINT, category: BIGINT, extra: STRING>, "
+    "bid STRUCT<auction: BIGINT, bidder: BIGINT, price: BIGINT, channel: STRING, url: STRING, extra: STRING>"
+)
 PERSON, AUCTION, BID = range(3)  # `kind`
 
 _FIRST_ID = 1000  # of people, and of auctions

@@ -1,55 +1,87 @@
-"""A query of Nexmark as a job of minflinkd, and as a DataFrame of plain PySpark."""
+"""The jobs of examples/nexmark on the benchmark's events: as jobs of minflinkd, and as streams of plain PySpark.
+
+A job keeps its query. Its sources become views of one stream of events, as Nexmark has them, and its sink drops the
+rows. Where an exchange only makes every change of a result visible in files, it is left out, and the query runs in
+update mode. Query 4 needs its exchange, since Spark has no aggregate that updates over another one; plain PySpark
+cannot run it.
+"""
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from ruamel.yaml import YAML
 
-from benchmarks.nexmark import closing
 from benchmarks.nexmark.events import SCHEMA
-from benchmarks.nexmark.queries import VIEWS, WATERMARK, Query
 
-CODE = Path(closing.__file__)
+EXAMPLE = Path(__file__).parents[2] / "examples/nexmark"
+QUERIES = sorted((file.stem for file in EXAMPLE.glob("q*.yaml")), key=lambda name: int(name[1:]))
+IN_TWO_TASKS = ("q4",)
+WATERMARK = "4 seconds"
+VIEWS = {
+    "person": "SELECT person.*, dateTime FROM events WHERE kind = 0",
+    "auction": "SELECT auction.*, dateTime FROM events WHERE kind = 1",
+    "bid": "SELECT bid.*, dateTime FROM events WHERE kind = 2",
+}
+
+Document = dict[str, Any]
 
 
-def document(query: Query, events: Path, *, parallelism: int, files: int = 1) -> dict[str, Any]:
-    """Return a job file: it reads what is there, `files` files a micro-batch, and drops the result."""
-    schema = " ".join(SCHEMA.split())
-    source = {"format": "json", "path": str(events), "schema": schema, "options": {"maxFilesPerTrigger": files}}
-    transform = {"python": f"{CODE.stem}:{query.python}"} if query.python else {"sql": query.sql}
+def document(query: str, load: Path, *, parallelism: int) -> Document:
+    """Return the job file. It reads `load/events`, one file a micro-batch, and never ends."""
+    found: Document = YAML(typ="safe").load(EXAMPLE / f"{query}.yaml")
+    vertices, mode = dict[str, Any](), "append"
+    for name, vertex in found["vertices"].items():
+        if "source" in vertex:
+            vertices[name] = {"inputs": ["events"], "sql": VIEWS[name]}
+            continue
+        if query not in IN_TWO_TASKS:
+            mode = next((edge["output-mode"] for edge in vertex["inputs"] if "output-mode" in edge), mode)
+            vertex = vertex | {"inputs": [edge if isinstance(edge, str) else edge["id"] for edge in vertex["inputs"]]}
+        if "sink" in vertex:
+            vertex = vertex | {"sink": {"format": "noop"}}
+            vertex |= {"output-mode": mode} if query not in IN_TWO_TASKS else {}
+        vertices[name] = vertex
+    source = {"format": "json", "path": str(load / "events"), "schema": SCHEMA, "options": {"maxFilesPerTrigger": 1}}
     return {
-        "name": query.name,
-        "mode": "batch",
+        "name": found["name"],
         "parallelism": parallelism,
-        "artifacts": [str(CODE)] if query.python else [],
+        "params": {"input": str(load)},
+        "checkpointing": {"interval": "10 s"},
+        "artifacts": [str(EXAMPLE / name) for name in found.get("artifacts", ())],
         "vertices": {
             "events": {"source": source, "watermark": {"column": "dateTime", "delay": WATERMARK}},
-            **{view: {"inputs": ["events"], "sql": VIEWS[view]} for view in query.views},
-            "result": {"inputs": list(query.views), **transform},
-            "out": {"inputs": ["result"], "sink": {"format": "noop"}, "output-mode": query.output_mode},
+            **vertices,
         },
     }
 
 
-def stream(query: Query, spark: SparkSession, events: str, files: int) -> DataFrame:
-    """Return the query as a stream of plain PySpark."""
-    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).json(events)
-    source.withWatermark("dateTime", WATERMARK).createOrReplaceTempView("events")
-    views = _views(query, spark)
-    return getattr(closing, query.python)(views, {}) if query.python else spark.sql(query.sql)
+def stream(job: Document, spark: SparkSession) -> tuple[DataFrame, str]:
+    """Return the job's query as a stream of plain PySpark, with its output mode."""
+    frames: dict[str, DataFrame] = {}
+    for name, vertex in job["vertices"].items():  # each comes after what it reads
+        if "sink" in vertex:
+            (last,) = vertex["inputs"]
+            return frames[last], vertex["output-mode"]
+        if "source" in vertex:
+            source, late = vertex["source"], vertex["watermark"]
+            rows = spark.readStream.format(source["format"]).schema(source["schema"]).options(**source["options"])
+            frames[name] = rows.load(source["path"]).withWatermark(late["column"], late["delay"])
+        elif "sql" in vertex:
+            frames[name] = spark.sql(vertex["sql"])
+        else:
+            module, _, function = vertex["python"].partition(":")
+            inputs = {each: frames[each] for each in vertex["inputs"]}
+            frames[name] = getattr(importlib.import_module(module), function)(inputs, job["params"])
+        frames[name].createOrReplaceTempView(name)
+    raise ValueError(f"{job['name']} has no sink")
 
 
-def expected(query: Query, spark: SparkSession, events: str) -> DataFrame:
-    """Return the result that the query has in the end, as a batch."""
-    spark.read.schema(SCHEMA).json(events).createOrReplaceTempView("events")
-    _views(query, spark)
-    return spark.sql(query.expected)
-
-
-def _views(query: Query, spark: SparkSession) -> dict[str, DataFrame]:
-    found = {view: spark.sql(VIEWS[view]) for view in query.views}
-    for view, rows in found.items():
-        rows.createOrReplaceTempView(view)
-    return found
+def bring_code(spark: SparkSession) -> None:
+    """Let this process and its Python workers import the code of the jobs."""
+    sys.path.append(str(EXAMPLE))
+    spark.sparkContext.addPyFile(str(EXAMPLE / "nexmark.py"))

@@ -16,8 +16,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.nexmark.job import CODE, stream
-from benchmarks.nexmark.queries import QUERIES
+from benchmarks.nexmark.job import bring_code, document, stream
 
 
 def processor_time(pid: int) -> float:
@@ -59,24 +58,24 @@ def _session(base: Path, threads: int, *, tuned: bool) -> Any:
     return builder.getOrCreate()
 
 
-def _run(spark: Any, name: str, checkpoint: str, events: str, files: int) -> dict[str, Any]:
+def _run(spark: Any, query: str, checkpoint: str, job: dict[str, Any]) -> dict[str, Any]:
     own = spark.newSession()
-    if spark.conf.get("spark.sql.shuffle.partitions") is not None:
-        own.conf.set("spark.sql.shuffle.partitions", spark.conf.get("spark.sql.shuffle.partitions"))
-    query = QUERIES[name]
+    own.conf.set("spark.sql.shuffle.partitions", spark.conf.get("spark.sql.shuffle.partitions"))
     before = processor_time(os.getpid())
-    writer = stream(query, own, events, files).writeStream.format("noop").outputMode(query.output_mode)
-    running = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    rows, mode = stream(job, own)
+    writer = rows.writeStream.format("noop").outputMode(mode).option("checkpointLocation", checkpoint)
     began = time.time()
-    running.awaitTermination()
-    return {"began": began, "processor": processor_time(os.getpid()) - before}
+    writer.trigger(availableNow=True).start().awaitTermination()
+    return {"query": query, "began": began, "processor": processor_time(os.getpid()) - before}
 
 
-def main(*, base: str, events: str, files: int, threads: int, tuned: bool) -> None:
+def main(*, base: str, load: str, threads: int, tuned: bool) -> None:
     spark = _session(Path(base), threads, tuned=tuned)
-    spark.sparkContext.addPyFile(str(CODE))
+    bring_code(spark)
     for line in sys.stdin:
-        print(json.dumps(_run(spark, **json.loads(line), events=events, files=files)), flush=True)
+        query, checkpoint = json.loads(line)
+        answer = _run(spark, query, checkpoint, document(query, Path(load), parallelism=threads))
+        print(json.dumps(answer), flush=True)
     spark.stop()
 
 
