@@ -21,7 +21,6 @@ from benchmarks.nexmark.events import SCHEMA
 EXAMPLE = Path(__file__).parents[2] / "examples/nexmark"
 QUERIES = sorted((file.stem for file in EXAMPLE.glob("q*.yaml")), key=lambda name: int(name[1:]))
 IN_TWO_TASKS = ("q4",)
-WATERMARK = "4 seconds"
 VIEWS = {
     "person": "SELECT person.*, dateTime FROM events WHERE kind = 0",
     "auction": "SELECT auction.*, dateTime FROM events WHERE kind = 1",
@@ -34,10 +33,11 @@ Document = dict[str, Any]
 def document(query: str, load: Path, *, parallelism: int) -> Document:
     """Return the job file. It reads `load/events`, one file a micro-batch, and never ends."""
     found: Document = YAML(typ="safe").load(EXAMPLE / f"{query}.yaml")
-    vertices, mode = dict[str, Any](), "append"
+    vertices, mode, late = dict[str, Any](), "append", dict[str, Any]()
     for name, vertex in found["vertices"].items():
         if "source" in vertex:
             vertices[name] = {"inputs": ["events"], "sql": VIEWS[name]}
+            late |= {key: vertex[key] for key in ("watermark",) if key in vertex}
             continue
         if query not in IN_TWO_TASKS:
             mode = next((edge["output-mode"] for edge in vertex["inputs"] if "output-mode" in edge), mode)
@@ -53,10 +53,7 @@ def document(query: str, load: Path, *, parallelism: int) -> Document:
         "params": {"input": str(load)},
         "checkpointing": {"interval": "10 s"},
         "artifacts": [str(EXAMPLE / name) for name in found.get("artifacts", ())],
-        "vertices": {
-            "events": {"source": source, "watermark": {"column": "dateTime", "delay": WATERMARK}},
-            **vertices,
-        },
+        "vertices": {"events": {"source": source, **late}, **vertices},
     }
 
 
@@ -68,15 +65,17 @@ def stream(job: Document, spark: SparkSession) -> tuple[DataFrame, str]:
             (last,) = vertex["inputs"]
             return frames[last], vertex["output-mode"]
         if "source" in vertex:
-            source, late = vertex["source"], vertex["watermark"]
-            rows = spark.readStream.format(source["format"]).schema(source["schema"]).options(**source["options"])
-            frames[name] = rows.load(source["path"]).withWatermark(late["column"], late["delay"])
+            source = vertex["source"]
+            reader = spark.readStream.format(source["format"]).schema(source["schema"]).options(**source["options"])
+            frames[name] = reader.load(source["path"])
         elif "sql" in vertex:
             frames[name] = spark.sql(vertex["sql"])
         else:
             module, _, function = vertex["python"].partition(":")
             inputs = {each: frames[each] for each in vertex["inputs"]}
             frames[name] = getattr(importlib.import_module(module), function)(inputs, job["params"])
+        if (late := vertex.get("watermark")) is not None:
+            frames[name] = frames[name].withWatermark(late["column"], late["delay"])
         frames[name].createOrReplaceTempView(name)
     raise ValueError(f"{job['name']} has no sink")
 

@@ -18,3 +18,4 @@ def test_a_job_is_valid_and_runs_in_one_query(query: str, tmp_path: Path) -> Non
     graph = read_job_file(write_job(tmp_path / "job.yaml", document(query, Path("/load"), parallelism=2))).job()
     assert len(chain(graph)) == (3 if query in IN_TWO_TASKS else 1)
     assert [vertex.id for vertex in graph.vertices if vertex.source is not None] == ["events"]
+    assert sum(vertex.watermark is not None for vertex in graph.vertices) <= 1  # Spark refuses a second one
