@@ -34,13 +34,13 @@ from msgspec.structs import replace
 from minflinkd.dispatcher import versions as v
 from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.dispatcher.libraries import libraries
-from minflinkd.dispatcher.quotas import QuotaBook
+from minflinkd.dispatcher.quotas import QuotaBook, Share
 from minflinkd.dispatcher.rescaling import rescaled
 from minflinkd.dispatcher.version_check import VersionCheck
 from minflinkd.dispatcher.version_record import Decision, VersionRecord
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.faults import InvalidJobGraph
-from minflinkd.jobgraph.model import JobGraph, encode, version_of
+from minflinkd.jobgraph.model import encode, version_of
 from minflinkd.jobmaster.job import Succession
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.making_way import MakingWay
@@ -183,9 +183,9 @@ class HotRestarts(Component):
             if not accepted:
                 await self._publish(self.versions)  # the artifacts of the refused version are not needed
 
-    def _claim(self, graph: JobGraph, *, keep: bool) -> None:
+    def _claim(self, share: Share, *, keep: bool) -> None:
         """Raises QuotaExceeded if the job's owner, whoever asks, may not have this version beside the present one."""
-        self._policy.quotas.claim(self._job_id, self._job.owner, graph, keep=keep)
+        self._policy.quotas.claim(self._job_id, self._job.owner, share, keep=keep)
 
     async def move(self) -> int:
         """Restart the running version on other TaskManagers than the draining ones (A15b). Return the restart's number.

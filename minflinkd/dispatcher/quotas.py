@@ -75,7 +75,7 @@ class Balance:
 
 
 def share_of(graph: JobGraph) -> Share:
-    """Return what a version of a job takes."""
+    """Return what a version of a job takes. For a job with a thousand vertices, this is no work for an event loop."""
     return Share(sum(widths(chain(graph)).values()), {a.key: a.size for a in graph.artifacts if a.key is not None})
 
 
@@ -143,14 +143,14 @@ class QuotaBook:
         self._uploads = uploads
         self._claims: dict[JobId, Counted] = {}
 
-    def claim(self, job_id: JobId, owner: str, graph: JobGraph, *, keep: bool) -> None:
-        """Claim what the graph needs beside what the job has already. Raises QuotaExceeded: then nothing is claimed.
+    def claim(self, job_id: JobId, owner: str, share: Share, *, keep: bool) -> None:
+        """Claim what a version needs beside what the job has already. Raises QuotaExceeded: then nothing is claimed.
 
         `keep`: until `release`. Otherwise it is only found out whether the claim could be made.
         """
         if not owner:
             return
-        wanted = Counted(job_id, owner, share_of(graph))
+        wanted = Counted(job_id, owner, share)
         before, after = self.usage(owner), usage_of(owner, self._counted(wanted), self._uploads())
         if (refused := refusal(owner, before, after, self._quotas())) is not None:
             raise refused

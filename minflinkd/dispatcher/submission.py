@@ -15,6 +15,7 @@ from minflinkd.blob.keys import BlobKey
 from minflinkd.checkpoint import hooks
 from minflinkd.dispatcher.blobs import Blobs, with_sizes
 from minflinkd.dispatcher.libraries import with_units
+from minflinkd.dispatcher.quotas import Share, share_of
 from minflinkd.dispatcher.sessions import ASK_AGAIN, NoSession, find_session
 from minflinkd.dispatcher.state_fit import RestoreCheck
 from minflinkd.jobgraph.archives import ArchiveLimits
@@ -77,9 +78,9 @@ class Analyzer:
     ) -> tuple[JobGraph, m.Analysis]:
         """Analyse a document. `held`: returns the state that the graph's tasks continue with.
 
-        `admit` is called before Spark is asked, which is slow, and may need another TaskManager. `beside`: artifacts
-        that the job holds already. Raises InvalidJobGraph with all faults, NoSession, and what `held` and `admit`
-        raise.
+        `admit` gets what the job takes, before Spark is asked, which is slow, and may need another TaskManager.
+        `beside`: artifacts that the job holds already. Raises InvalidJobGraph with all faults, NoSession, and what
+        `held` and `admit` raise.
         """
         try:
             graph = await asyncio.to_thread(lambda: parse_json(document).job())
@@ -89,11 +90,11 @@ class Analyzer:
         faults = (*_unknown_hooks(graph), *await self._missing_artifacts(job_id, graph, beside))
         notes: tuple[str, ...] = ()
         if not faults and graph.script is not None:
-            admit(graph)
+            admit(await asyncio.to_thread(share_of, graph))
             graph, notes = await self._with_queries(job_id, graph, context)
         if not faults:
             graph = await with_sizes(graph, job_id, self.blobs)
-            admit(graph)
+            admit(await asyncio.to_thread(share_of, graph))
             graph = await with_units(graph, job_id, self.blobs, self.archive_limits())
             tasks = await asyncio.to_thread(chain, graph)
             request = _question(context(job_id, graph), graph, tasks, held=dict(await held(graph)))
@@ -236,7 +237,7 @@ def without_python(graph: JobGraph) -> JobGraph:
     return copy(graph, vertices=in_agreement(kept.values()), artifacts=())
 
 
-Admit = Callable[[JobGraph], None]  # raises QuotaExceeded
+Admit = Callable[[Share], None]  # raises QuotaExceeded
 HeldOf = Callable[[JobGraph], Awaitable[Mapping[TaskId, m.HeldState]]]
 
 

@@ -119,38 +119,38 @@ def test_only_what_needs_more_of_a_kind_is_refused_for_its_limit(before: Usage, 
 def test_of_two_submissions_at_once_one_gets_the_last_place() -> None:
     """The second is refused while the first is being checked, and may come when the first has failed."""
     quotas = book({"*.jobs": "1"})
-    quotas.claim(JOB, "alice", graph(1), keep=True)
+    quotas.claim(JOB, "alice", share_of(graph(1)), keep=True)
     with pytest.raises(QuotaExceeded, match="has 1, and this needs 1 more"):
-        quotas.claim(OTHER, "alice", graph(1), keep=True)
-    quotas.claim(THIRD, "bob", graph(1), keep=True)
+        quotas.claim(OTHER, "alice", share_of(graph(1)), keep=True)
+    quotas.claim(THIRD, "bob", share_of(graph(1)), keep=True)
     quotas.release(JOB)
-    quotas.claim(OTHER, "alice", graph(1), keep=True)
+    quotas.claim(OTHER, "alice", share_of(graph(1)), keep=True)
 
 
 def test_a_dry_run_claims_nothing() -> None:
     quotas = book({"*.jobs": "1"})
     for _ in range(2):
-        quotas.claim(JOB, "alice", graph(1), keep=False)
+        quotas.claim(JOB, "alice", share_of(graph(1)), keep=False)
     assert quotas.usage("alice") == Usage()
 
 
 def test_a_job_is_counted_once_while_it_is_stored_and_still_claimed() -> None:
     stored = Counted(JOB, "alice", share_of(graph(3, {"a": 10})))
     quotas = book({}, stored)
-    quotas.claim(JOB, "alice", graph(3, {"a": 10}), keep=True)
+    quotas.claim(JOB, "alice", share_of(graph(3, {"a": 10})), keep=True)
     assert quotas.usage("alice") == Usage(1, 3, 10)
 
 
 def test_a_wider_version_needs_what_it_has_more_than_the_present_one() -> None:
     """At a rescale and a hot restart the job's own slots are not counted twice; its files are all kept."""
     quotas = book({"*.slots": "5", "*.artifacts": "30"}, Counted(JOB, "alice", share_of(graph(3, {"a": 10}))))
-    quotas.claim(JOB, "alice", graph(5, {"a": 10, "b": 20}), keep=False)
+    quotas.claim(JOB, "alice", share_of(graph(5, {"a": 10, "b": 20})), keep=False)
     with pytest.raises(QuotaExceeded, match="at most 5 slots, has 3, and this needs 3 more"):
-        quotas.claim(JOB, "alice", graph(6), keep=False)
+        quotas.claim(JOB, "alice", share_of(graph(6)), keep=False)
     with pytest.raises(
         QuotaExceeded, match="at most 30 bytes of artifacts, has 10 bytes, and this needs 21 bytes more"
     ):
-        quotas.claim(JOB, "alice", graph(1, {"b": 21}), keep=False)
+        quotas.claim(JOB, "alice", share_of(graph(1, {"b": 21})), keep=False)
 
 
 def test_an_upload_counts_until_it_is_one_of_a_jobs_and_never_twice() -> None:
@@ -161,15 +161,15 @@ def test_an_upload_counts_until_it_is_one_of_a_jobs_and_never_twice() -> None:
     one = QuotaBook(quotas=lambda: quotas, stored=tuple, uploads=lambda: uploads)
     assert one.usage("alice") == Usage(0, 0, 60)
     assert one.users() == {"alice"}
-    one.claim(JOB, "alice", graph(1, {str(key): 60}), keep=True)
+    one.claim(JOB, "alice", share_of(graph(1, {str(key): 60})), keep=True)
     assert one.usage("alice") == Usage(1, 1, 60)
     with pytest.raises(QuotaExceeded, match="has 60 bytes, and this needs 41 bytes more"):
         one.admit_upload("alice", 41)
     one.admit_upload("alice", 40)
     one.admit_upload("bob", 100)
-    one.claim(OTHER, "bob", graph(1, {"another": 100}), keep=True)
+    one.claim(OTHER, "bob", share_of(graph(1, {"another": 100})), keep=True)
     with pytest.raises(QuotaExceeded):
-        one.claim(THIRD, "bob", graph(1, {"more": 1}), keep=False)
+        one.claim(THIRD, "bob", share_of(graph(1, {"more": 1})), keep=False)
 
 
 def test_what_somebody_uploads_for_a_job_of_another_one_counts_for_its_owner_once_it_is_the_jobs() -> None:
@@ -177,20 +177,20 @@ def test_what_somebody_uploads_for_a_job_of_another_one_counts_for_its_owner_onc
     stored = Counted(JOB, "alice", share_of(graph(1)))
     one = QuotaBook(quotas=Quotas, stored=lambda: [stored], uploads=lambda: [Upload(Blob(JOB, key), "bob", 60)])
     assert (one.usage("alice").artifacts, one.usage("bob").artifacts) == (0, 60)
-    one.claim(JOB, "alice", graph(1, {str(key): 60}), keep=True)
+    one.claim(JOB, "alice", share_of(graph(1, {str(key): 60})), keep=True)
     assert (one.usage("alice").artifacts, one.usage("bob").artifacts) == (60, 0)
 
 
 def test_a_job_whose_owner_is_not_known_counts_for_nobody() -> None:
     """It was stored before owners were recorded. Its versions are not limited either."""
     quotas = book({"*.jobs": "0"}, Counted(JOB, "", Share(slots=7)))
-    quotas.claim(JOB, "", graph(9), keep=True)
+    quotas.claim(JOB, "", share_of(graph(9)), keep=True)
     assert quotas.users() == frozenset()
 
 
 def test_users_are_those_who_have_something_or_a_limit_of_their_own() -> None:
     quotas = book({"*.jobs": "2", "bob.slots": "4"}, Counted(JOB, "alice", Share(slots=1)))
-    quotas.claim(OTHER, "carol", graph(1), keep=True)
+    quotas.claim(OTHER, "carol", share_of(graph(1)), keep=True)
     assert quotas.users() == {"alice", "bob", "carol"}
     assert quotas.balances("alice")["jobs"] == Balance(1, Quotas.parse({"*.jobs": "2"}).of("alice", "jobs"))
 
@@ -255,7 +255,7 @@ class Quota(RuleBasedStateMachine):
         figures = zip(self.model(user), after, limits, strict=True)
         fits = all(limit is None or now <= limit or now <= had for had, now, limit in figures)
         try:
-            self.book.claim(job_id, user, wanted, keep=True)
+            self.book.claim(job_id, user, share_of(wanted), keep=True)
         except QuotaExceeded:
             assert not fits, "what was freed can be used again"
             return False
