@@ -14,6 +14,7 @@ from typing import Final
 from minflinkd.autoscaler.demand import GroupDemand
 from minflinkd.autoscaler.effect import LEAST, OVER, Ceiling, Trial, gain
 from minflinkd.autoscaler.readings import Change, JobReading, Track
+from minflinkd.rpc.autoscaler import LIMITED
 from minflinkd.runtime.ids import TaskId
 
 KEPT: Final = 3600.0  # seconds for which a ceiling and a floor hold
@@ -28,7 +29,7 @@ class Verdict(StrEnum):
     UP = "scale-up"
     DOWN = "scale-down"
     WAITS = "waits"  # for the cool-down, for figures, for a restart to end
-    LIMITED = "limited"  # it needs more than it can get
+    LIMITED = LIMITED  # it needs more than it can get
 
 
 @dataclass(frozen=True, kw_only=True)

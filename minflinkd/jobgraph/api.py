@@ -62,6 +62,7 @@ class JobSettings(TypedDict, total=False):
     execution: str
     spark: Options
     trigger_interval: float | str
+    autoscaler: Mapping[str, Any]
 
 
 class Stream:

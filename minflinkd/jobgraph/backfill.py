@@ -105,6 +105,7 @@ def backfill_of(job: JobGraph, asked: Backfill, *, now_ms: int, done_ms: int | N
         recovery=Recovery.RESTART,
         execution=Execution.MICRO_BATCH,
         trigger_interval=Duration(0.0),
+        autoscaler=None,
     )
     return Made(graph=graph, notes=tuple(notes), shares=bool(shared))
 

@@ -229,6 +229,18 @@ class Artifact(Struct, frozen=True):
     units: tuple[str, ...] = ()  # what it claims of a session (`libraries`); set by the daemon when it accepts the job
 
 
+class Autoscaler(Struct, frozen=True):
+    """The daemon gives the job as many slots as the rows that come in need (R62). `max`: None is max-parallelism."""
+
+    enabled: bool = True
+    target_utilization: float = 0.7  # how much of its slots the job is to use
+    min: Annotated[int, msgspec.Meta(ge=1)] = 1
+    max: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    cool_down: Duration = Duration(60.0)  # least time between two changes
+    scale_down_delay: Duration = Duration(300.0)  # for which fewer slots must have been enough
+    catch_up: Duration = Duration(300.0)  # in which records that wait are to be processed
+
+
 class JobGraph(Struct, frozen=True):
     name: str
     vertices: tuple[Vertex, ...]
@@ -248,6 +260,7 @@ class JobGraph(Struct, frozen=True):
     execution: Execution = Execution.MICRO_BATCH
     trigger_interval: Duration = Duration(0.0)  # least time between two micro-batches
     script: str | None = None  # module:function that returns the vertices of a PySpark script; `vertices` is then empty
+    autoscaler: Autoscaler | None = None  # None: the job keeps the parallelism that it is given
 
     def vertex(self, vertex_id: str) -> Vertex:
         return next(v for v in self.vertices if v.id == vertex_id)
@@ -302,10 +315,11 @@ def encode(graph: JobGraph) -> bytes:
 def version_of(graph: JobGraph) -> str:
     """Return what tells the versions of a job apart: tasks of equal versions do the same (A14a).
 
-    How parallel they are makes no difference, since a task can be given other slots while it runs (R20).
+    How parallel they are makes no difference, since a task can be given other slots while it runs (R20). Nor does the
+    autoscaler, which only does so (R62).
     """
     vertices = tuple(replace(vertex, parallelism=None) for vertex in graph.vertices)
-    plain = replace(graph, vertices=vertices, parallelism=1, min_parallelism=1)
+    plain = replace(graph, vertices=vertices, parallelism=1, min_parallelism=1, autoscaler=None)
     return hashlib.sha256(encode(plain)).hexdigest()[:16]
 
 

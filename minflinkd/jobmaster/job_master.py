@@ -36,6 +36,7 @@ from minflinkd.jobmaster.proving import Proving
 from minflinkd.jobmaster.restoring import Restoring, TasksHaveStopped
 from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler import resizing
 from minflinkd.jobmaster.scheduler.phases import Predecessors
 from minflinkd.jobmaster.scheduler.sizing import groups_leaving
 from minflinkd.jobmaster.scheduler.state import JobState, only_progress
@@ -218,6 +219,15 @@ class JobMaster(CoreDriver[JobMasterCore]):
         """Why the job does not yet have the slots that it asks for; empty if nobody said why."""
         state = self._core.state
         return "; ".join(sorted({why for need, why in state.waiting.items() if need in state.pool.needs}))
+
+    @property
+    def unsettled(self) -> str:
+        """Why nobody but a user should change the job now; empty if somebody may (R62)."""
+        if self.on_drained:
+            return "it is to leave a draining TaskManager"
+        if self.savepoints.under_way:
+            return "a savepoint is being made"
+        return resizing.unsettled(self._core.state)
 
     def details(self) -> JobDetails:
         found = details(

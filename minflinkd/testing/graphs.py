@@ -95,6 +95,7 @@ def under_test(
         trigger_interval=Duration(0.0),
         execution=Execution.MICRO_BATCH,  # its sources and sinks are files
         restore=None,
+        autoscaler=None,
     )
 
 
