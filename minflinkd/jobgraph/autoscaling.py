@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 from minflinkd.jobgraph.faults import Faults
-from minflinkd.jobgraph.model import Autoscaler, Execution, JobGraph, RuntimeMode
+from minflinkd.jobgraph.model import Autoscaler, JobGraph, RuntimeMode
 
 TARGETS: Final = (0.1, 0.95)  # below it most slots are idle; above it a micro-batch hardly ends before the next is due
 SHORTEST: Final = 10.0  # seconds: in less nobody sees what a change has done
 
 
 def check_autoscaler(graph: JobGraph, faults: Faults) -> None:
-    """Check the settings of the autoscaler, and whether it can do anything for such a job."""
+    """Check the settings of the autoscaler, and whether it can do anything for such a job.
+
+    `real_time` says that real-time mode has none.
+    """
     if (own := graph.autoscaler) is None:
         return
     if graph.mode is not RuntimeMode.STREAMING:
         problem = "a batch job reads what is there, and has no rate at which rows come in"
         faults.add("autoscaler", problem, "set its parallelism, and leave the autoscaler out")
-    if graph.execution is Execution.REAL_TIME:
-        problem = "in real-time mode a query holds its slots for as long as it runs, and is busy all the time"
-        faults.add("autoscaler", problem, "leave one of the two out")
     least, most = least_of(graph, own), most_of(graph, own)
     if most is None:
         if not faults.touch("autoscaler.max"):

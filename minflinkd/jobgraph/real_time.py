@@ -50,6 +50,9 @@ def _check_settings(graph: JobGraph, faults: Faults) -> None:
     if graph.recovery is Recovery.HOT_STANDBY:
         problem = "a hot standby rehearses micro-batches, and in real-time mode there are none"
         faults.add("recovery", problem, "leave one of the two out")
+    if graph.autoscaler is not None:
+        problem = "in real-time mode a query holds its slots for as long as it runs, and is busy all the time"
+        faults.add("autoscaler", problem, "leave one of the two out")
     if graph.script is not None:
         faults.add("execution", "the queries of a script run in micro-batches", "write the job as a job file")
 
@@ -59,7 +62,7 @@ def execution_of(graph: JobGraph) -> Execution:
     if graph.execution is Execution.AUTO:
         faults = Faults()
         _check_settings(graph, faults)
-        if any(map(faults.touch, ("execution", "trigger-interval", "recovery"))):
+        if any(map(faults.touch, ("execution", "trigger-interval", "recovery", "autoscaler"))):
             return Execution.MICRO_BATCH
     return graph.execution
 

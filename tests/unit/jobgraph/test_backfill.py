@@ -87,6 +87,11 @@ def test_a_backfill_is_a_batch_job_over_a_range_with_the_graph_of_its_job() -> N
     assert notes == ("bad records are counted and dropped, since the job itself has sent them to bad",)
 
 
+def test_a_backfill_of_a_job_with_an_autoscaler_has_none() -> None:
+    """It has no rate at which rows come in (R62)."""
+    assert backfill(job(autoscaler={"max": 8}), sinks=("lake",))[0].autoscaler is None
+
+
 def test_a_sink_without_a_key_would_have_rows_twice() -> None:
     found = problems(job())
     assert set(found) == {"vertices.alerts.sink"}
