@@ -67,10 +67,10 @@ def _needs(
 
 
 def _need(each: GroupDemand, reading: JobReading, state: State, limits: Limits) -> Need:
-    wanted = max(each.wanted, float(each.width)) if each.behind else each.wanted
+    wanted = max(each.wanted, each.effective) if each.behind else each.wanted
     if any(task.cost is None and state.tracks[task.task].batches for task in each.tasks):
-        wanted = max(wanted, float(each.width))  # too few micro-batches to say that fewer would do
-    too_few = each.used > each.width * limits.target * BAND and (each.sure or each.pressing)
+        wanted = max(wanted, each.effective)  # too few micro-batches to say that fewer would do
+    too_few = each.used > each.effective * limits.target * BAND and (each.sure or each.pressing)
     return Need(reading.at, wanted, too_few, not each.pressing)
 
 
@@ -106,7 +106,7 @@ def _of_group(state: State, reading: JobReading, each: GroupDemand, limits: Limi
 
 def _up(state: State, reading: JobReading, each: GroupDemand, limits: Limits) -> Decision:
     group, width, needs = each.group, each.width, state.needs[each.group]
-    wanted = min(max(math.ceil(each.wanted - EPSILON), width + 1), limits.most)
+    wanted = min(max(each.fitting(each.wanted - EPSILON), width + 1), limits.most)
     figures = _figures(each)
     if wanted <= width:
         why = f"{figures}; it has {width}, and max is {limits.most}"
@@ -119,7 +119,7 @@ def _up(state: State, reading: JobReading, each: GroupDemand, limits: Limits) ->
         most = max(width, reading.room.get(group, width))
         wanted = min(wanted, most) if blocked.wanted.get(group, 0) <= wanted else wanted
         if wanted <= width:
-            why = f"{figures}; wants {math.ceil(each.wanted - EPSILON)}, has {width}: no more slots ({blocked.why})"
+            why = f"{figures}; wants {each.fitting(each.wanted - EPSILON)}, has {width}: no more slots ({blocked.why})"
             return Decision(verdict=Verdict.LIMITED, why=why)
     too_few_since = _since(needs)
     earlier = next((n.wanted for n in reversed(needs) if n.at <= reading.at - SUSTAINED), None)
@@ -150,7 +150,7 @@ def _down(state: State, reading: JobReading, each: GroupDemand, limits: Limits) 
         least = max(limits.least, floor.slots + 1)
     else:
         least = limits.least
-    wanted = max(math.ceil(most - EPSILON), least)
+    wanted = max(each.fitting(most - EPSILON), least)
     if wanted < width:
         if not watched:
             left = limits.down_delay - (now - needs[0].at)

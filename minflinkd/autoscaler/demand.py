@@ -6,12 +6,13 @@ a query without a pause always is. Tasks of a slot sharing group use the same sl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from minflinkd.autoscaler.cost import Cost, cost_of
-from minflinkd.autoscaler.readings import Batch, JobReading, TaskReading, Track
+from minflinkd.autoscaler.readings import Batch, JobReading, TaskReading, Track, effective
 from minflinkd.runtime.ids import TaskId
 
 LONGEST: Final = 10.0  # seconds that a micro-batch may take at most at full load, if its interval is not longer
@@ -32,6 +33,7 @@ class TaskDemand:
     task: TaskId
     name: str
     group: str
+    partitions: int  # of its state; 0: it has none
     rate: float  # of what comes in
     processed: float
     capacity: float | None  # that it could process with its present slots; None: not known yet
@@ -46,7 +48,10 @@ class TaskDemand:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupDemand:
-    """What a slot sharing group needs. `wanted`: slots with which it is used as much as it should be."""
+    """What a slot sharing group needs. `wanted`: slots with which it is used as much as it should be.
+
+    These are slots that all have the same number of partitions to compute: see `effective`.
+    """
 
     group: str
     width: int
@@ -57,7 +62,19 @@ class GroupDemand:
     @property
     def utilization(self) -> float:
         """Of its present slots; above 1, it cannot keep up."""
-        return self.used / self.width
+        return self.used / self.effective
+
+    @property
+    def effective(self) -> float:
+        """What its present slots are worth."""
+        return effective(self.width, self.heaviest.partitions)
+
+    def fitting(self, wanted: float) -> int:
+        """Return the fewest slots that are worth so many."""
+        partitions = self.heaviest.partitions
+        if wanted <= 1:
+            return 1
+        return math.ceil(partitions / max(1, math.floor(partitions / wanted))) if partitions else math.ceil(wanted)
 
     @property
     def sure(self) -> bool:
@@ -207,18 +224,20 @@ def _task(
         full = cost.fixed * rate / task.bound if task.bound else 0.0  # of the time, if its micro-batches are full
         usable = 1 - min(max(cost.fixed / longest, full), MOST_FIXED)
         slots, catching_up = rate * cost.per_row / usable, flow.excess / catch_up * cost.per_row / usable
-        capacity = task.slots * usable / cost.per_row if cost.per_row > 0 else None
+        worth = effective(task.slots, task.partitions)
+        capacity = worth * usable / cost.per_row if cost.per_row > 0 else None
     behind = flow.behind
     if any(name in flows and flows[name].behind == "what reads it is behind" for name in task.upstream):
         behind = "what it reads is held back"
     if behind and not flow.grows and track.busy_share >= FULLY_BUSY and not (task.running_for and cost and cost.sure):
-        slots = max(slots, float(task.slots))  # it does what it can, and that is not enough
+        slots = max(slots, effective(task.slots, task.partitions))  # it does what it can, and that is not enough
     recent = track.recent(reading.at, RATE)
     seconds = sum(b.seconds for b in recent) / len(recent) if recent else 0.0
     return TaskDemand(
         task=task.task,
         name=task.name,
         group=task.group,
+        partitions=task.partitions,
         rate=rate,
         processed=flow.processed,
         capacity=capacity,

@@ -13,7 +13,7 @@ from typing import Final
 
 from minflinkd.autoscaler.cost import Cost
 from minflinkd.autoscaler.demand import GroupDemand
-from minflinkd.autoscaler.readings import Batch
+from minflinkd.autoscaler.readings import Batch, effective
 from minflinkd.runtime.ids import TaskId
 
 ENOUGH: Final = 6  # micro-batches since the change
@@ -31,6 +31,7 @@ class Trial:
     name: str
     before: int
     after: int
+    partitions: int
     cost: Cost
     at: float
 
@@ -56,6 +57,7 @@ def trial_of(demand: GroupDemand, after: int, now: float) -> Trial | None:
         name=task.name,
         before=demand.width,
         after=after,
+        partitions=task.partitions,
         cost=task.cost,
         at=now,
     )
@@ -66,10 +68,10 @@ def gain(trial: Trial, batches: Sequence[Batch]) -> float | None:
     since = [b for b in batches if b.at > trial.at and b.width == trial.after and b.batches]
     if len(since) < ENOUGH:
         return None
-    beside = [b.width / b.slots for b in since]  # how many tasks share the slots, about
+    before, after = effective(trial.before, trial.partitions), effective(trial.after, trial.partitions)
     took = sum(b.seconds for b in since)
-    old = sum(trial.cost.seconds(b.last_rows, trial.before / n) for b, n in zip(since, beside, strict=True))
-    new = sum(trial.cost.seconds(b.last_rows, trial.after / n) for b, n in zip(since, beside, strict=True))
+    new = sum(trial.cost.seconds(b.last_rows, b.slots) for b in since)
+    old = sum(trial.cost.seconds(b.last_rows, b.slots * before / after) for b in since)
     if old - new < VISIBLE * old:
         return None
     return (old - took) / (old - new)

@@ -37,6 +37,7 @@ class TaskReading:
     batches: int
     rows: int
     busy: float  # in all micro-batches
+    partitions: int = 0  # of its state; 0: it has none, or not known
     began: float | None = None  # when the last micro-batch began, by the clock of its TaskManager; None: not known
     batch_seconds: float = 0.0  # of the last micro-batch, as the next three
     batch_rows: float = 0.0
@@ -48,6 +49,14 @@ class TaskReading:
     bound: float | None = None  # rows that it takes at most; None: not known, or not limited
     held_back: bool = False  # its readers are behind
     upstream: tuple[TaskId, ...] = ()
+
+
+def effective(slots: float, partitions: int) -> float:
+    """Return how many times quicker than one slot so many are, if each computes whole partitions one after another.
+
+    Of 8 partitions, 5 slots compute 2 each at most, as 4 slots do. Without partitions it is the number of slots.
+    """
+    return partitions / math.ceil(partitions / max(slots, 1)) if partitions else slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +164,7 @@ def _followed(track: Track, task: TaskReading, at: float, beside: float) -> Trac
         return Track(task, at, max(0, unusual - (task.batches - last.batches)), track.batches)
     if passed <= 0:
         return track
-    idle, slots = task.batches == last.batches, task.slots / (1 + beside)
+    idle, slots = task.batches == last.batches, effective(task.slots, task.partitions) / (1 + beside)
     rows = 0.0 if idle else task.batch_rows
     batch = Batch(
         at=at,

@@ -105,6 +105,7 @@ def _task(details: TaskDetails, job: JobDetails, now: float) -> TaskReading:
         group=task.slot_sharing_group,
         attempt=details.attempt_id or "",
         slots=task.parallelism,
+        partitions=details.partitions if metrics.state_rows else 0,
         batches=metrics.batches,
         rows=metrics.rows_in,
         busy=metrics.busy_ms / 1000,

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minflinkd.autoscaler.readings import TaskReading
+from minflinkd.autoscaler.readings import TaskReading, effective
 from minflinkd.runtime.ids import TaskId
 
 Rate = Callable[[float], float]  # rows per second at a moment
@@ -24,7 +24,8 @@ class Costs:
     fixed: float = 0.4
     per_row: float = 0.002  # on one slot
     serial: float = 0.0  # of each row, in which slots do not help
-    partitions: int = 64  # more slots do nothing
+    partitions: int = 64  # which its slots compute one after another
+    tells_partitions: bool = False
     noise: float = 0.05  # relative standard deviation of a micro-batch's time
     interval: float = 0.0  # least time between the begins of two micro-batches
     bound: float | None = None  # rows that a micro-batch takes at most
@@ -72,7 +73,7 @@ class Query:
     def seconds(self, rows: float, slots: int) -> float:
         """Return how long a micro-batch takes, without noise."""
         costs = self.costs
-        return costs.fixed + rows * (costs.serial + costs.per_row / min(slots, costs.partitions))
+        return costs.fixed + rows * (costs.serial + costs.per_row / effective(slots, costs.partitions))
 
     def _begin(self) -> None:
         self._taken = self.waiting if self.costs.bound is None else min(self.waiting, self.costs.bound)
@@ -96,6 +97,7 @@ class Query:
             group="default",
             attempt=str(self.attempt),
             slots=self.slots,
+            partitions=self.costs.partitions if self.costs.tells_partitions else 0,
             batches=self.batches,
             rows=round(self.rows),
             busy=self.busy,

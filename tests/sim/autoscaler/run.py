@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from minflinkd.autoscaler import decision
-from minflinkd.autoscaler.readings import Change, JobReading
+from minflinkd.autoscaler.readings import Change, JobReading, effective
 from minflinkd.autoscaler.state import Decision, Limits, State, accepted
 from tests.sim.autoscaler.query import Costs, Query, Rate
 
@@ -62,7 +62,8 @@ class Story:
         for at, slots, rate, _ in self.widths:
             while upcoming is not None and upcoming[0] <= at:
                 last, upcoming = upcoming[0], next(changed, None)
-            short = slots < min(self.needed(rate), self.limits.most, self.costs.partitions)
+            worth = effective(slots, self.costs.partitions)
+            short = worth < min(self.needed(rate), effective(self.limits.most, self.costs.partitions))
             if not short or at < last + self.limits.cool_down:
                 since = None
             else:

@@ -80,8 +80,9 @@ SCENARIOS = {
     "it does with bounded micro-batches and without telling what waits": _tripled(
         costs=Costs(bound=1500.0, tells_backlog=False, per_row=0.001),
         most_changes=9,  # nobody knows how much comes in: it feels its way
-        near=1.3,
+        near=1.5,
     ),
+    "it does with a state of eight partitions": _tripled(costs=Costs(partitions=8, tells_partitions=True), near=1.7),
     "it does, and each change restarts the job": _tripled(in_place=False),
     "hardly a row comes in": _constant(rate=curves.constant(20), slots=4, most_changes=4),
     "a constant load with noise": _constant(rate=curves.constant(900), slots=3, costs=Costs(noise=0.2)),
