@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from minflinkd.autoscaler.demand import GroupDemand, demand
-from minflinkd.autoscaler.readings import Batch, JobReading, TaskReading, Track
+from minflinkd.autoscaler.readings import Batch, JobReading, TaskReading, Track, effective
 from minflinkd.runtime.ids import TaskId
 from tests.unit.autoscaler.jobs import T, batch, reading
 
@@ -87,6 +88,24 @@ def test_a_task_that_reads_another_one_needs_what_comes_in_there() -> None:
     groups = demand(JobReading(at=131.0, tasks=(source, reader)), tracks, target=0.7, catch_up=300.0)
     of_reader = next(group for group in groups if group.group == "default")
     assert of_reader.rate == pytest.approx(200, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("slots", "partitions", "worth"), [(1, 8, 1), (3, 8, 8 / 3), (5, 8, 4), (7, 8, 4), (8, 8, 8), (5, 0, 5)]
+)
+def test_slots_that_compute_no_fewer_partitions_each_are_worth_no_more(
+    slots: int, partitions: int, worth: float
+) -> None:
+    """Of 8 partitions, 5 slots compute two each at most, as 4 do."""
+    assert effective(slots, partitions) == pytest.approx(worth)
+
+
+@pytest.mark.parametrize(("wanted", "slots"), [(0.3, 1), (1.8, 2), (2.1, 3), (2.7, 4), (4.0, 4), (4.1, 8), (8.0, 8)])
+def test_slots_are_added_up_to_the_next_number_that_divides_the_partitions(wanted: float, slots: int) -> None:
+    """A state of 8 partitions has no use for 5 to 7 slots."""
+    group = needed(reading(partitions=8), steady(100))
+    assert group.fitting(wanted) == slots
+    assert needed(reading(), steady(100)).fitting(wanted) == math.ceil(wanted)
 
 
 def test_full_micro_batches_leave_less_time_for_rows() -> None:
