@@ -38,7 +38,7 @@ def decide(state: State, reading: JobReading, limits: Limits) -> tuple[State, De
         return replace(state, needs={}), Decision(verdict=Verdict.WAITS, why=reading.hold, demands=demands)
     state = judged(state, reading)
     state = replace(state, needs=_needs(state, reading, demands, limits))
-    decision = _chosen(state, reading, demands, limits)
+    decision = _unless_blocked(state, reading, _chosen(state, reading, demands, limits))
     ready_at = ready_from(state, reading, limits)
     if decision.wanted and reading.at < ready_at:
         why = f"{decision.why}; the cool-down lasts {ready_at - reading.at:.0f} s more"
@@ -46,6 +46,14 @@ def decide(state: State, reading: JobReading, limits: Limits) -> tuple[State, De
     if decision.wanted:
         state = _asked(state, reading, demands, decision.wanted)
     return state, decision
+
+
+def _unless_blocked(state: State, reading: JobReading, decision: Decision) -> Decision:
+    """Return the decision; but what was refused, or has failed, is not asked for again so soon."""
+    blocked = state.blocked
+    if blocked is None or reading.at >= blocked.until or decision.wanted != blocked.wanted:
+        return decision
+    return replace(decision, verdict=Verdict.LIMITED, why=f"{decision.why}; not again yet: {blocked.why}", wanted={})
 
 
 def ready_from(state: State, reading: JobReading, limits: Limits) -> float:

@@ -7,6 +7,7 @@ daemon.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 EVERY = 5.0  # seconds between two looks
 TIMEOUT = 2.0  # seconds for the ResourceManager's answer; without it, it is not known which slots are free
+AT_A_TIME = 8  # jobs between which the event loop does something else; each takes about a millisecond
 OFF = AutoscalerStatus(enabled=False, verdict=Verdict.STAYS.value, why="the job file has turned it off")
 
 
@@ -70,7 +72,9 @@ class Autoscaling:
         scaled = {job_id: run for job_id, run in self._runs.items() if run.stored.graph.autoscaler is not None}
         self._jobs = {job_id: self._jobs.get(job_id, _Scaled()) for job_id in scaled}
         free = await self._free() if scaled else None
-        for job_id, run in scaled.items():
+        for number, (job_id, run) in enumerate(scaled.items()):
+            if number % AT_A_TIME == 0:
+                await asyncio.sleep(0)
             if self._jobs[job_id].asking or run.result is not None:
                 continue
             try:

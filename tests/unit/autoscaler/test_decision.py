@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -131,6 +132,19 @@ def test_slots_that_cannot_be_had_are_asked_for_again_later() -> None:
     assert told.wanted == {}
     assert job.looks([1500] * 100).wanted == {"default": 5}
     assert job.now - asked >= 300
+
+
+def test_what_was_refused_is_not_asked_for_again_so_soon() -> None:
+    """Nor are fewer slots, if the job does not take them: 5 minutes pass, and then 10."""
+    job = Job(slots=8, limits=replace(LIMITS, most=4))
+    asked = []
+    for _ in range(200):
+        if job.look(100).wanted:
+            asked.append(job.now)
+            job.state = refused(job.state, "the state does not fit", job.now)
+    assert job.last is not None
+    assert "not again yet: the state does not fit" in job.last.why
+    assert [b - a for a, b in pairwise(asked)][:2] == [300, 600]
 
 
 def test_slots_that_are_free_beside_its_own_are_taken_at_once() -> None:
