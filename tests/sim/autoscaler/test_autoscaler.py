@@ -26,7 +26,7 @@ def test_a_query_gets_the_slots_that_it_needs(name: str) -> None:
 def test_a_recorded_load_is_followed(number: int, day: str) -> None:
     """One change in a cool-down at most, and never too few slots for more than a minute (R62).
 
-    The other days are slow because there are 60 of them, of one to three seconds.
+    The other days are slow because there are 59 of them, of one to three seconds.
     """
     assert not broken(recorded(number, day))
 
