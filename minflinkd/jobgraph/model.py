@@ -107,6 +107,30 @@ class BadRecordSink(Struct, frozen=True):
     to: VertexId
 
 
+class RecordFormat(Struct, frozen=True):
+    """How the bytes of a key or a value in Kafka are written: with a schema of a registry (`jobgraph.records`).
+
+    The job reads with one schema, whatever others the records were written with. It is the subject's latest one when
+    the job is submitted, unless one is named. `schema` holds it from then on.
+    """
+
+    format: str = ""
+    subject: str | None = None  # in the registry; None: TOPIC-key or TOPIC-value
+    version: Annotated[int, msgspec.Meta(ge=1)] | None = None  # of the subject; None: the latest
+    schema: str | None = None  # as JSON
+
+
+class SchemaRegistry(Struct, frozen=True):
+    """A server with the schemas of records, that speaks Confluent's HTTP API (K10)."""
+
+    url: str  # or several, divided by commas
+    user: str | None = None
+    password: str | None = None  # the name of a secret: `${secret:registry}`
+    token: str | None = None  # the name of a secret; sent in place of user and password
+    ca: str | None = None  # a file with the certificates that are trusted, on the TaskManagers; None: those of Java
+    timeout: Duration = Duration(60.0)  # how long a micro-batch waits for a schema that it needs
+
+
 class Source(Struct, frozen=True):
     """Any format of Spark's readStream, or a Python function that returns a streaming DataFrame."""
 
@@ -115,6 +139,9 @@ class Source(Struct, frozen=True):
     schema: str | None = None  # DDL: `carrier STRING, time TIMESTAMP`
     options: dict[str, str] = {}
     python: str | None = None  # module:function(spark, params) -> DataFrame
+    key: RecordFormat | None = None  # of Kafka: None leaves it as bytes
+    value: RecordFormat | None = None
+    schema_registry: SchemaRegistry | None = None
 
 
 class Compaction(Struct, frozen=True):

@@ -2,8 +2,8 @@
 
 The value is inserted as text, unquoted: `'${carrier}'` is an SQL text, `${minutes}` a number. `$${` is a literal `${`.
 
-`${secret:name}` stands for a secret, in options only. It is replaced where the task runs, and stays as it is everywhere
-else: in records, in checkpoints, and in what is shown.
+`${secret:name}` stands for a secret, in options and for a Schema Registry only. It is replaced where the task runs, and
+stays as it is everywhere else: in records, in checkpoints, and in what is shown.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 
 from minflinkd.jobgraph.faults import meant, show
-from minflinkd.jobgraph.model import Sink, Source, Vertex
+from minflinkd.jobgraph.model import SchemaRegistry, Sink, Source, Vertex
 from minflinkd.jobgraph.reading import option_text
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
 _PLACE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _SECRET = "secret:"  # noqa: S105 - how a placeholder of a secret begins
+_OF_REGISTRY = ("url", "user", "password", "token", "ca")  # texts of a Schema Registry
 
 
 class InvalidParam(MinflinkError):
@@ -66,7 +67,7 @@ def problems(text: str, params: Mapping[str, Any], *, secrets: bool = False) -> 
     for name in dict.fromkeys(m[2] for m in _PLACE.finditer(text) if not m[1]):
         if name.startswith(_SECRET):
             if not secrets:
-                hint = "only an option of a source or a sink may have a secret"
+                hint = "only an option of a source or a sink, or what opens a registry, may have a secret"
                 yield InvalidParam(f"{show(name)[1:-1]} may not stand here", hint=hint)
             elif not is_param_name(name.removeprefix(_SECRET)):
                 hint = "letters, digits, _, - and ., after a letter: ${secret:db-password}"
@@ -82,13 +83,17 @@ def problems(text: str, params: Mapping[str, Any], *, secrets: bool = False) -> 
 def resolve(vertex: Vertex, params: Mapping[str, Any], secret: Callable[[str], str] = placeholder) -> Vertex:
     """Return the vertex as it runs, with the params filled in. Raises InvalidParam, and what `secret` raises.
 
-    They are filled into SQL, schema, watermark delay, paths and options. `secret`: returns what stands in an option for
-    a secret; by default that is its name.
+    They are filled into SQL, schema, watermark delay, paths, options and the texts of a Schema Registry. `secret`:
+    returns what stands for a secret; by default that is its name.
     """
 
     def filled(part: Source | Sink) -> dict[str, Any]:
         path = part.path and substitute(part.path, params)
         return {"path": path, "options": {k: substitute(v, params, secret) for k, v in part.options.items()}}
+
+    def found(registry: SchemaRegistry) -> SchemaRegistry:
+        texts = {name: substitute(text, params, secret) for name, text in _texts(registry)}
+        return msgspec.structs.replace(registry, **texts)
 
     changes: dict[str, Any] = {}
     if vertex.sql is not None:
@@ -96,12 +101,26 @@ def resolve(vertex: Vertex, params: Mapping[str, Any], secret: Callable[[str], s
     if vertex.source is not None:
         schema = vertex.source.schema and substitute(vertex.source.schema, params)
         changes["source"] = msgspec.structs.replace(vertex.source, schema=schema, **filled(vertex.source))
+        if vertex.source.schema_registry is not None:
+            registry = found(vertex.source.schema_registry)
+            changes["source"] = msgspec.structs.replace(changes["source"], schema_registry=registry)
     if vertex.sink is not None:
         changes["sink"] = msgspec.structs.replace(vertex.sink, **filled(vertex.sink))
     if vertex.watermark is not None:
         delay = substitute(vertex.watermark.delay, params)
         changes["watermark"] = msgspec.structs.replace(vertex.watermark, delay=delay)
     return msgspec.structs.replace(vertex, **changes)
+
+
+def _texts(registry: SchemaRegistry) -> Iterator[tuple[str, str]]:
+    for name in _OF_REGISTRY:
+        if (text := getattr(registry, name)) is not None:
+            yield name, text
+
+
+def may_name_secrets(keys: tuple[str, ...]) -> bool:
+    """Whether the text with these keys below its vertex may name secrets."""
+    return "options" in keys or keys[-1] in ("password", "token")
 
 
 def names_secrets(vertex: Vertex) -> bool:
@@ -116,6 +135,9 @@ def places(vertex: Vertex) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("watermark", "delay"), vertex.watermark.delay
     if vertex.source is not None and vertex.source.schema is not None:
         yield ("source", "schema"), vertex.source.schema
+    if vertex.source is not None and vertex.source.schema_registry is not None:
+        for name, text in _texts(vertex.source.schema_registry):
+            yield ("source", "schema-registry", name), text
     for key, part in (("source", vertex.source), ("sink", vertex.sink)):
         if part is not None:
             if part.path is not None:

@@ -27,6 +27,7 @@ from minflinkd.jobgraph.model import (
     Source,
     Vertex,
 )
+from minflinkd.jobgraph.records import check_records
 
 _KINDS = ("source", "sql", "python", "sink")
 _UNITS = "microsecond|millisecond|second|minute|hour|day|week|month|year"
@@ -189,7 +190,7 @@ def _check_params(graph: JobGraph, vertex: Vertex, path: str, faults: Faults) ->
         where = path
         for key in keys:
             where = at(where, key)
-        for error in params.problems(text, graph.params, secrets="options" in keys):
+        for error in params.problems(text, graph.params, secrets=params.may_name_secrets(keys)):
             faults.add(where, error.message, error.hint)
             if faults.full:  # the hints take time
                 return
@@ -201,6 +202,7 @@ def _check_source(graph: JobGraph, source: Source, path: str, faults: Faults) ->
         for key, value in (("format", source.format), ("path", source.path), ("schema", source.schema)):
             if value:
                 faults.add(at(path, key), f"a python source has no {key}: its function returns the DataFrame")
+        check_records(source, path, faults)
         return
     if not source.format:
         if not faults.touch(at(path, "format")) and not faults.touch(at(path, "python")):
@@ -212,6 +214,7 @@ def _check_source(graph: JobGraph, source: Source, path: str, faults: Faults) ->
         if not source.schema and source.format != "text" and not faults.touch(at(path, "schema")):
             faults.add(path, f"a {source.format} source needs a schema", "schema: carrier STRING, time TIMESTAMP")
     _check_path(graph, source.path, at(path, "path"), faults)
+    check_records(source, path, faults)
     _check_options(source.format, source.options, at(path, "options"), faults, reads=True)
     for name, value in source.options.items():
         if name.lower() == "cleansource" and value.lower() != "off":

@@ -60,10 +60,10 @@ appender.console.layout.pattern=%d %p %c{1}: %m%n
 class Record(NamedTuple):
     """What a test writes. `timestamp`: in milliseconds since 1970."""
 
-    value: str | None
+    value: str | bytes | None
     partition: int = 0
     timestamp: int = 0
-    key: str | None = None
+    key: str | bytes | None = None
 
 
 class Read(NamedTuple):

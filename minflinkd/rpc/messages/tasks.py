@@ -266,6 +266,7 @@ class Analysis(Message, frozen=True):
     plans: dict[TaskId, str] = {}  # Spark's physical plan of a micro-batch, if it was asked for; bounded
     script: ScriptQueries | None = None  # if a script was asked for
     notes: tuple[str, ...] = ()  # what the user should know besides
+    record_schemas: dict[VertexId, dict[str, str]] = {}  # by source and part of its records: what a registry has said
 
 
 class AnalyzeJob(Request[Analysis], frozen=True):

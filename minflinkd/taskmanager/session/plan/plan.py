@@ -51,6 +51,8 @@ class Plan:
     watermarks: dict[VertexId, Any] = field(default_factory=dict)  # input -> key in Spark's watermark tracker
     inputs: list[ExchangeSource] = field(default_factory=list)
     kafka_sources: dict[VertexId, Source] = field(default_factory=dict)  # that are read without an end
+    record_schemas: dict[VertexId, dict[str, str]] = field(default_factory=dict)  # by source and part
+    notes: list[str] = field(default_factory=list)  # what the user should know
     real_time: str | None = None  # the key of its sources, if it runs in real-time mode
     unfit: list[GraphFault] = field(default_factory=list)  # those of its faults that micro-batches would not have
     not_real_time: str = ""  # why it runs in micro-batches, if the job leaves that open
