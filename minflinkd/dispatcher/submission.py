@@ -24,7 +24,7 @@ from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
 from minflinkd.jobgraph.model import Isolation, JobGraph, Task, Vertex, encode
-from minflinkd.jobgraph.records import with_schemas
+from minflinkd.jobgraph.records import with_formats
 from minflinkd.jobgraph.sound_part import of_the_job, sound_tasks
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import ExplainedTask
@@ -104,7 +104,7 @@ class Analyzer:
             faults = analysis.faults
         if faults:
             raise InvalidJobGraph(faults)
-        return with_schemas(graph, analysis.record_schemas), analysis
+        return with_formats(graph, analysis.record_formats), analysis
 
     async def _with_queries(
         self, job_id: JobId, graph: JobGraph, context: ContextOf

@@ -96,6 +96,9 @@ def _check_sink(by_id: Mapping[VertexId, Vertex], name: VertexId, path: str, fau
     elif sink.sink is not None and delivery.key_of(sink.sink):
         problem = "bad records have no key by which they could replace each other"
         faults.add(at(at(vertex_path(name), "sink"), "options"), problem, "leave the key out")
+    elif sink.sink is not None and (formats := record_formats(sink.sink)):
+        part, problem = next(iter(formats)), "bad records are written to Kafka as JSON"
+        faults.add(at(at(vertex_path(name), "sink"), part), problem, f"leave {part} and schema-registry out")
 
 
 def in_agreement(kept: Iterable[Vertex]) -> tuple[Vertex, ...]:

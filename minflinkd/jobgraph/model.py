@@ -110,14 +110,15 @@ class BadRecordSink(Struct, frozen=True):
 class RecordFormat(Struct, frozen=True):
     """How the bytes of a key or a value in Kafka are written: with a schema of a registry (`jobgraph.records`).
 
-    The job reads with one schema, whatever others the records were written with. It is the subject's latest one when
-    the job is submitted, unless one is named. `schema` holds it from then on.
+    The job reads and writes with one schema, whatever others records were written with. It is the subject's latest one
+    when the job is submitted, unless one is named. `schema` and `id` hold it from then on.
     """
 
     format: str = ""
     subject: str | None = None  # in the registry; None: TOPIC-key or TOPIC-value
     version: Annotated[int, msgspec.Meta(ge=1)] | None = None  # of the subject; None: the latest
     schema: str | None = None  # as JSON
+    id: int | None = None  # of the schema, for a sink
 
 
 class SchemaRegistry(Struct, frozen=True):
@@ -160,6 +161,9 @@ class Sink(Struct, frozen=True):
     options: dict[str, str] = {}
     python: str | None = None  # module:function(batch, epoch), or a class with stage, commit and abort
     compaction: Compaction | None = None  # of an Iceberg table
+    key: RecordFormat | None = None  # of Kafka: None takes texts or bytes
+    value: RecordFormat | None = None
+    schema_registry: SchemaRegistry | None = None
 
 
 class Input(Struct, frozen=True):

@@ -88,12 +88,15 @@ def resolve(vertex: Vertex, params: Mapping[str, Any], secret: Callable[[str], s
     """
 
     def filled(part: Source | Sink) -> dict[str, Any]:
-        path = part.path and substitute(part.path, params)
-        return {"path": path, "options": {k: substitute(v, params, secret) for k, v in part.options.items()}}
-
-    def found(registry: SchemaRegistry) -> SchemaRegistry:
-        texts = {name: substitute(text, params, secret) for name, text in _texts(registry)}
-        return msgspec.structs.replace(registry, **texts)
+        registry = part.schema_registry
+        if registry is not None:
+            texts = {name: substitute(text, params, secret) for name, text in _texts(registry)}
+            registry = msgspec.structs.replace(registry, **texts)
+        return {
+            "path": part.path and substitute(part.path, params),
+            "options": {k: substitute(v, params, secret) for k, v in part.options.items()},
+            "schema_registry": registry,
+        }
 
     changes: dict[str, Any] = {}
     if vertex.sql is not None:
@@ -101,9 +104,6 @@ def resolve(vertex: Vertex, params: Mapping[str, Any], secret: Callable[[str], s
     if vertex.source is not None:
         schema = vertex.source.schema and substitute(vertex.source.schema, params)
         changes["source"] = msgspec.structs.replace(vertex.source, schema=schema, **filled(vertex.source))
-        if vertex.source.schema_registry is not None:
-            registry = found(vertex.source.schema_registry)
-            changes["source"] = msgspec.structs.replace(changes["source"], schema_registry=registry)
     if vertex.sink is not None:
         changes["sink"] = msgspec.structs.replace(vertex.sink, **filled(vertex.sink))
     if vertex.watermark is not None:
@@ -135,12 +135,11 @@ def places(vertex: Vertex) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("watermark", "delay"), vertex.watermark.delay
     if vertex.source is not None and vertex.source.schema is not None:
         yield ("source", "schema"), vertex.source.schema
-    if vertex.source is not None and vertex.source.schema_registry is not None:
-        for name, text in _texts(vertex.source.schema_registry):
-            yield ("source", "schema-registry", name), text
     for key, part in (("source", vertex.source), ("sink", vertex.sink)):
         if part is not None:
             if part.path is not None:
                 yield (key, "path"), part.path
             for name, value in part.options.items():
                 yield (key, "options", name), value
+            for name, text in _texts(part.schema_registry) if part.schema_registry is not None else ():
+                yield (key, "schema-registry", name), text

@@ -24,6 +24,7 @@ from minflinkd.jobgraph.model import (
     Task,
     Vertex,
 )
+from minflinkd.jobgraph.records import record_formats
 
 # Options of Kafka's source that it refuses in real-time mode, once a query runs.
 _OF_BATCHES = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "minpartitions", "endingtimestamp")
@@ -109,6 +110,9 @@ def _check_sink(vertex: Vertex, sink: Sink, path: str, faults: Faults) -> None:
     elif delivery_of(sink) is Delivery.EXACTLY_ONCE:
         problem = "rows that appear at once cannot wait for a checkpoint, so they are written at least once"
         faults.add(at(where, "delivery"), problem, "delivery: at-least-once, or leave `execution` out")
+    elif formats := record_formats(sink):
+        problem = "in real-time mode a sink does not write with a Schema Registry"
+        faults.add(at(where, next(iter(formats))), problem, _INSTEAD)
     if vertex.output_mode not in (None, OutputMode.UPDATE):
         problem = f"in real-time mode a result is written whenever it changes, not in mode {vertex.output_mode}"
         faults.add(at(path, "output-mode"), problem, "output-mode: update, or leave it out")

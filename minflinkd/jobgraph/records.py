@@ -1,7 +1,8 @@
-"""The rules for records that are written with a Schema Registry (K10), and the schemas that a job reads with. Pure.
+"""The rules for records that are written with a Schema Registry (K10), and the schemas that a job has for them. Pure.
 
 A record carries the id of its writer's schema, and writers change. So that a job has the same columns after a restart,
-it reads all records with one schema. That is found out when the job is submitted, and belongs to the job from then on.
+it reads all records with one schema, and writes with one. That is found out when the job is submitted, and belongs to
+the job from then on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from minflinkd.jobgraph.faults import Faults, at, meant, show
-from minflinkd.jobgraph.model import JobGraph, RecordFormat, SchemaRegistry, Source, Vertex
+from minflinkd.jobgraph.model import JobGraph, RecordFormat, SchemaRegistry, Sink, Source, Vertex
 from minflinkd.runtime.ids import VertexId
 from minflinkd.runtime.secrets import without_credentials
 from minflinkd.runtime.units import Duration
@@ -23,60 +24,61 @@ FORMATS: Final = ("avro",)
 PARTS: Final = ("key", "value")  # of a record of Kafka
 _LONGEST: Final = Duration(600.0)
 
-Schemas = Mapping[VertexId, Mapping[str, str]]  # of each source, by the part of its records; as JSON
+Formats = Mapping[VertexId, Mapping[str, RecordFormat]]  # of each source and sink, by the part of its records
 
 
-def record_formats(source: Source) -> dict[str, RecordFormat]:
-    """Return how the parts of a source's records are written: those that are not left as bytes."""
-    found = {part: getattr(source, part) for part in PARTS}
+def record_formats(end: Source | Sink) -> dict[str, RecordFormat]:
+    """Return how the parts of a source's or a sink's records are written: those that are not left as bytes."""
+    found = {part: getattr(end, part) for part in PARTS}
     return {part: format for part, format in found.items() if format is not None}
 
 
-def subject_of(part: str, format: RecordFormat, source: Source) -> str | None:
-    """Return the subject of a part in the registry; None if the source does not read from one topic."""
+def subject_of(part: str, format: RecordFormat, end: Source | Sink) -> str | None:
+    """Return the subject of a part in the registry; None if the source or sink does not have one topic."""
     if format.subject is not None:
         return format.subject
-    topics = next((text for name, text in source.options.items() if name.lower() == "subscribe"), "")
+    option = "subscribe" if isinstance(end, Source) else "topic"
+    topics = next((text for name, text in end.options.items() if name.lower() == option), "")
     return f"{topics.strip()}-{part}" if topics.strip() and "," not in topics else None
 
 
-def with_schemas(graph: JobGraph, schemas: Schemas) -> JobGraph:
-    """Return the job with the schemas that it reads with from now on, whatever the registry has later."""
+def with_formats(graph: JobGraph, found: Formats) -> JobGraph:
+    """Return the job with the schemas that it reads and writes with from now on, whatever the registry has later."""
 
     def pinned(vertex: Vertex) -> Vertex:
-        found = schemas.get(vertex.id)
-        if vertex.source is None or not found:
+        parts = found.get(vertex.id)
+        if not parts:
             return vertex
-        parts = record_formats(vertex.source)
-        known = {part: replace(parts[part], schema=text, version=None) for part, text in found.items() if part in parts}
-        return replace(vertex, source=replace(vertex.source, **known))
+        if vertex.source is not None:
+            return replace(vertex, source=replace(vertex.source, **parts))
+        return vertex if vertex.sink is None else replace(vertex, sink=replace(vertex.sink, **parts))
 
-    return replace(graph, vertices=tuple(map(pinned, graph.vertices))) if schemas else graph
+    return replace(graph, vertices=tuple(map(pinned, graph.vertices))) if found else graph
 
 
-def check_records(source: Source, path: str, faults: Faults) -> None:
-    """Check how the records of a source are written."""
-    parts = record_formats(source)
+def check_records(end: Source | Sink, path: str, faults: Faults) -> None:
+    """Check how the records of a source or a sink are written."""
+    parts = record_formats(end)
     if not parts:
-        if source.schema_registry is not None and not any(faults.touch(at(path, part)) for part in PARTS):
+        if end.schema_registry is not None and not any(faults.touch(at(path, part)) for part in PARTS):
             hint = "value: {format: avro}, for example"
-            faults.add(at(path, "schema-registry"), "nothing is read with schemas of the registry", hint)
+            faults.add(at(path, "schema-registry"), "no part of the records has a schema of the registry", hint)
         return
-    if source.format != "kafka":
+    if end.format != "kafka":
         part = next(iter(parts))
         faults.add(at(path, part), f"only records of Kafka have a {part}", "format: kafka, or leave it out")
         return
-    if source.schema_registry is None:
+    if end.schema_registry is None:
         if not faults.touch(at(path, "schema-registry")):
             hint = 'schema-registry: {url: "https://registry:8081"}'
             faults.add(path, "there is no registry with the schemas of its records", hint)
     else:
-        _check_registry(source.schema_registry, at(path, "schema-registry"), faults)
+        _check_registry(end.schema_registry, at(path, "schema-registry"), faults)
     for part, format in parts.items():
-        _check_format(part, format, source, at(path, part), faults)
+        _check_format(part, format, end, at(path, part), faults)
 
 
-def _check_format(part: str, format: RecordFormat, source: Source, path: str, faults: Faults) -> None:
+def _check_format(part: str, format: RecordFormat, end: Source | Sink, path: str, faults: Faults) -> None:
     if format.format not in FORMATS and not faults.touch(at(path, "format")):
         problem = f"{show(format.format)} is no format of records" if format.format else "the format is missing"
         faults.add(at(path, "format"), problem, meant(format.format, FORMATS, "one of"))
@@ -87,9 +89,13 @@ def _check_format(part: str, format: RecordFormat, source: Source, path: str, fa
             json.loads(format.schema)
         except ValueError as error:
             faults.add(at(path, "schema"), f"the schema is no JSON: {error}", "an Avro schema, as the registry has it")
-    elif subject_of(part, format, source) is None and not faults.touch(at(path, "subject")):
-        problem = f"the source reads from no single topic, whose subject would be TOPIC-{part}"
-        faults.add(path, problem, "subject: <the one whose schema the job reads with>")
+        if format.id is None and isinstance(end, Sink):
+            faults.add(at(path, "schema"), "a sink writes with a schema that the registry has", "name its subject")
+    elif format.id is not None:
+        faults.add(at(path, "id"), "an id alone is not enough: it stands beside its schema", "name subject and version")
+    elif subject_of(part, format, end) is None and not faults.touch(at(path, "subject")):
+        problem = f"there is no single topic, whose subject would be TOPIC-{part}"
+        faults.add(path, problem, "subject: <the one that has the schema>")
 
 
 def _check_registry(registry: SchemaRegistry, path: str, faults: Faults) -> None:

@@ -223,6 +223,7 @@ def _check_source(graph: JobGraph, source: Source, path: str, faults: Faults) ->
 
 
 def _check_sink(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> None:
+    check_records(sink, path, faults)
     delivery.check_delivery(graph, sink, path, faults)
     if sink.partition_by and sink.format not in (*formats.FILE_FORMATS, *formats.TABLE_FORMATS):
         faults.add(at(path, "partition-by"), "only files and tables are partitioned", "leave it out")

@@ -6,6 +6,8 @@ not know, in another order, and with types that Avro promotes. All of them can b
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -77,6 +79,11 @@ KINDS = {
 }
 _OF_READERS = tuple(name for name in KINDS if name not in ("narrow", "small"))
 _NAMED = ("enum", "fixed", "fixed decimal")  # once in a schema
+
+
+def times_as_numbers(schema: Schema) -> Schema:
+    """Return the schema without what is a number in Spark."""
+    return json.loads(re.sub(r', "logicalType": "time-\w+"', "", json.dumps(schema)))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.input_range import Limits
-from minflinkd.jobgraph.model import Checkpointing, Execution, RuntimeMode, Task
+from minflinkd.jobgraph.model import Checkpointing, Execution, RecordFormat, RuntimeMode, Task
 from minflinkd.rpc.messages.base import Done, Message, Notice, Request
 from minflinkd.rpc.messages.slots import Library
 from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts, StateFile, TaskSnapshot
@@ -266,7 +266,7 @@ class Analysis(Message, frozen=True):
     plans: dict[TaskId, str] = {}  # Spark's physical plan of a micro-batch, if it was asked for; bounded
     script: ScriptQueries | None = None  # if a script was asked for
     notes: tuple[str, ...] = ()  # what the user should know besides
-    record_schemas: dict[VertexId, dict[str, str]] = {}  # by source and part of its records: what a registry has said
+    record_formats: dict[VertexId, dict[str, RecordFormat]] = {}  # by the part of records: what a registry has said
 
 
 class AnalyzeJob(Request[Analysis], frozen=True):

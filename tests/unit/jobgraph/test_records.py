@@ -10,7 +10,7 @@ import pytest
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import JobGraph, RecordFormat, Source, decode, encode, version_of
 from minflinkd.jobgraph.params import names_secrets, resolve
-from minflinkd.jobgraph.records import subject_of, with_schemas
+from minflinkd.jobgraph.records import subject_of, with_formats
 from minflinkd.jobgraph.validation import parse_job
 from minflinkd.runtime.ids import VertexId
 
@@ -71,7 +71,7 @@ def test_bad_records_of_such_a_source_may_go_to_a_sink() -> None:
         ({"value": {"format": "avro", "version": 0}}, "value.version", "0 is not"),
         ({"options": {"subscribe": "a,b"}}, "value", "no single topic"),
         ({"options": {"subscribePattern": "a.*"}}, "value", "no single topic"),
-        ({"value": None}, "schema-registry", "nothing is read with"),
+        ({"value": None}, "schema-registry", "no part of the records"),
         ({"format": "rate"}, "value", "only records of Kafka"),
         ({"schema-registry": None}, "vertices.views.source", "no registry"),
         ({"schema-registry": {}}, "schema-registry.url", "url is missing"),
@@ -88,6 +88,41 @@ def test_what_cannot_be_read_is_refused(source: dict[str, Any], path: str, words
     """With the place in the job file (J4)."""
     found = refused(source)
     assert words in found[path], found
+
+
+def test_a_sink_may_write_with_a_registry() -> None:
+    """With a schema that the registry has: only then there is an id for its records (K10)."""
+
+    def sink(value: dict[str, Any], **fields: Any) -> JobGraph:
+        kafka = {"format": "kafka", "options": {"kafka.bootstrap.servers": "b:1", "topic": "out"}}
+        out = {"sink": kafka | {"value": {"format": "avro"} | value, "schema-registry": REGISTRY}, "inputs": ["rows"]}
+        rows = {"source": {"format": "rate"}, **fields}
+        return parse_job({"name": "j", "vertices": {"rows": rows, "out": out}})
+
+    out = sink({}).vertices[1].sink
+    assert out is not None
+    assert out.value is not None
+    assert subject_of("value", out.value, out) == "out-value"
+    assert sink({"schema": SCHEMA, "id": 7}).vertices[1].sink is not None, "as it is stored"
+    for value, words in (({"schema": SCHEMA}, "that the registry has"), ({"id": 7}, "an id alone")):
+        with pytest.raises(InvalidJobGraph, match=words):
+            sink(value)
+
+
+def test_a_sink_of_bad_records_writes_json() -> None:
+    """Its rows have columns of their own (K7)."""
+    bad = {
+        "format": "kafka",
+        "options": {"kafka.bootstrap.servers": "b:1", "topic": "bad"},
+        "value": {"format": "avro"},
+    }
+    vertices = {
+        "rows": {"source": {"format": "json", "path": "/in", "schema": "n INT"}, "on-bad-record": {"to": "bad"}},
+        "out": {"sink": {"format": "console"}, "inputs": ["rows"]},
+        "bad": {"sink": bad | {"schema-registry": REGISTRY}},
+    }
+    with pytest.raises(InvalidJobGraph, match="bad records are written to Kafka as JSON"):
+        parse_job({"name": "j", "vertices": vertices})
 
 
 @pytest.mark.parametrize("name", ["password", "token"])
@@ -119,7 +154,7 @@ def test_the_subject_is_that_of_the_topic() -> None:
 def test_a_job_keeps_the_schema_that_it_was_submitted_with() -> None:
     """It is a part of the job: another schema makes another version (K10)."""
     graph = parsed({"value": {"format": "avro", "version": 3}, "key": {"format": "avro"}})
-    known = with_schemas(graph, {VertexId("views"): {"value": SCHEMA}})
+    known = with_formats(graph, {VertexId("views"): {"value": RecordFormat(format="avro", schema=SCHEMA)}})
     source = known.vertices[0].source
     assert source is not None
     assert source.value == RecordFormat(format="avro", schema=SCHEMA)
@@ -127,4 +162,4 @@ def test_a_job_keeps_the_schema_that_it_was_submitted_with() -> None:
     assert known.vertices[1:] == graph.vertices[1:]
     assert version_of(known) != version_of(graph)
     assert parse_job(json.loads(encode(known))) == known, "what is stored may be submitted again"
-    assert with_schemas(known, {}) is known
+    assert with_formats(known, {}) is known

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from minflinkd.jobgraph.bad_records import bad_record_sink
 from minflinkd.jobgraph.delivery import key_of
 from minflinkd.jobgraph.faults import GraphFault, nearest
-from minflinkd.jobgraph.model import Execution, RuntimeMode, Source, Task, Vertex
+from minflinkd.jobgraph.model import Execution, RuntimeMode, Sink, Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
 from minflinkd.jobgraph.real_time import why_not
 from minflinkd.jobgraph.records import record_formats
@@ -119,7 +119,7 @@ def _build(
         plan.faults.append(GraphFault(path=path, problem=problem, hint="cast it, or leave it out"))
     for sink in plan.sinks:
         if sink.sink is not None and (rows := plan.rows_for(sink)) is not None:
-            _attempt(plan, f"vertices.{sink.id}.sink", partial(check_rows, session, sink.sink, rows))
+            _attempt(plan, f"vertices.{sink.id}.sink", partial(_check_sink, session, plan, sink, sink.sink, rows))
     if plan.frame is not None:
         plan.faults.extend(_sent_twice(session, plan, task))
         if plan.real_time is not None:
@@ -143,6 +143,13 @@ def _build(
         read = {edge.id for edge in task.inputs}  # an exchange that is read twice has two lines in the offset log
         lines = plan_sources.source_lines(plan.operators)
         plan.exchanges = {line: VertexId(leaf.vertex) for line, leaf in lines.items() if leaf.vertex in read}
+
+
+def _check_sink(session: Session, plan: Plan, vertex: Vertex, sink: Sink, rows: DataFrame) -> None:
+    if record_formats(sink):
+        plan.encoders[vertex.id] = records.encoder(session, plan, vertex, sink, rows)
+        rows = plan.encoders[vertex.id](rows)
+    check_rows(session, sink, rows)
 
 
 def _read_exchange(session: Session, plan: Plan, vertex: VertexId, written: str) -> None:

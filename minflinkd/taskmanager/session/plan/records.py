@@ -1,4 +1,4 @@
-"""Reads the records of a Kafka source that are written with a Schema Registry (K10).
+"""Reads and writes records of Kafka that have a schema in a Schema Registry (K10).
 
 In place of its bytes, a key or a value is what they say, read with the job's own schema. The class `WireFormat` in Java
 does it, record by record, as each carries the id of its writer's schema. A record that cannot be read is bad: the
@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
-from minflinkd.jobgraph.model import RecordFormat, Source, Vertex
+from minflinkd.jobgraph.model import RecordFormat, Sink, Source, Vertex
 from minflinkd.jobgraph.records import record_formats, subject_of
+from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.plan import bad_records
 from minflinkd.taskmanager.session.spark import schema_registry
 from minflinkd.taskmanager.session.spark.failures import spark_message
+from minflinkd.taskmanager.session.spark.frames import quoted
 from minflinkd.taskmanager.session.spark.schema_registry import UnfitSchema
 from minflinkd.taskmanager.session.spark.session import Session
 
 if TYPE_CHECKING:
-    from minflinkd.taskmanager.session.plan.plan import Plan
+    from minflinkd.taskmanager.session.plan.plan import Encode, Plan
 
 _READ: Final = "__read_"  # begin of a column beside those of Kafka, with what was read, or why it cannot be
 
@@ -36,10 +39,8 @@ def readable(session: Session, plan: Plan, vertex: Vertex, source: Source, frame
     registry = schema_registry.connect(session, source.schema_registry)
     parts, found = record_formats(source), dict[str, Column]()
     for part, format in parts.items():
-        if (schema := format.schema) is None:
-            schema = _registered(plan, vertex, source, part, format, registry)
-            plan.record_schemas.setdefault(vertex.id, {})[part] = schema
-        found[part] = _decoded(session, part, registry, schema).alias(_READ + part)
+        schema = _registered(plan, vertex.id, source, part, format, registry).schema
+        found[part] = _decoded(session, part, registry, str(schema)).alias(_READ + part)
     bad = F.coalesce(*[F.concat(F.lit(f"its {part}: "), F.col(f"{_READ}{part}.error")) for part in found])
     record = F.to_json(F.struct(*frame.columns), {"ignoreNullFields": "false"})
     place = F.concat("topic", F.lit("."), "partition", F.lit("@"), "offset")
@@ -47,13 +48,59 @@ def readable(session: Session, plan: Plan, vertex: Vertex, source: Source, frame
     return good.select(*[F.col(f"{_READ}{name}.read").alias(name) if name in found else name for name in frame.columns])
 
 
-def _registered(plan: Plan, vertex: Vertex, source: Source, part: str, format: RecordFormat, registry: Any) -> str:
-    subject = subject_of(part, format, source)
+def encoder(session: Session, plan: Plan, vertex: Vertex, sink: Sink, rows: DataFrame) -> Encode:
+    """Return what writes the parts of a sink's rows as the records that others read with the registry.
+
+    Notes in the plan which schemas it has found for that. Raises RegistryAway, RegistryRefused, UnfitSchema.
+    """
+    assert sink.schema_registry is not None
+    registry, encoded = schema_registry.connect(session, sink.schema_registry), dict[str, Column]()
+    for part, format in record_formats(sink).items():
+        if part not in rows.columns:
+            raise UnfitSchema(f"the sink gets no column {part}", hint=f"SELECT struct(...) AS {part}, ...")
+        known = _registered(plan, vertex.id, sink, part, format, registry)
+        encoded[part] = _encoded(session, part, known, rows)
+    return lambda frame: frame.select(*[encoded.get(name, F.col(quoted(name))).alias(name) for name in frame.columns])
+
+
+def _registered(
+    plan: Plan, vertex: VertexId, end: Source | Sink, part: str, format: RecordFormat, registry: Any
+) -> RecordFormat:
+    """Return a format with its schema, which the registry is asked for unless the job has it already."""
+    if format.schema is not None:
+        return format
+    subject = subject_of(part, format, end)
     if subject is None:  # by params that `jobgraph.records` has not seen
-        raise UnfitSchema(f"the {part} has no subject: the source reads from several topics", hint="subject: <name>")
+        raise UnfitSchema(f"the {part} has no subject, as there is no single topic", hint="subject: <name>")
     version = schema_registry.version_of(registry, subject, format.version)
-    plan.notes.append(f"{vertex.id} reads each {part} with version {version.number} of {subject}")
-    return version.schema
+    reads = isinstance(end, Source)
+    known = replace(format, schema=version.schema, id=None if reads else version.id, version=None)
+    plan.record_formats.setdefault(vertex, {})[part] = known
+    does = "reads" if reads else "writes"
+    plan.notes.append(f"{vertex} {does} each {part} with version {version.number} of {subject}")
+    return known
+
+
+def _encoded(session: Session, part: str, format: RecordFormat, rows: DataFrame) -> Column:
+    jvm = session.jvm
+    kind = jvm.org.apache.spark.sql.types.DataType.fromJson(rows.schema[part].dataType.json())
+    try:
+        made = jvm.org.minflinkd.WireEncoder(format.schema, format.id, kind)
+    except Py4JJavaError as error:
+        hint = f"make {part} as the schema has it, such as: named_struct('user', user, 'url', url) AS {part}"
+        problem = f"the column {part} does not fit its schema in the registry: {_causes(error)}"
+        raise UnfitSchema(problem, hint=hint) from None
+    one = F.struct(F.col(part))  # a value of any type in one form
+    return _invoked(session, made, "encode", jvm.org.apache.spark.sql.types.DataTypes.BinaryType, one, same=True)
+
+
+def _causes(error: Py4JJavaError) -> str:
+    """Return Spark's message with its causes: the first one only names both types."""
+    texts, cause = list[str](), error.java_exception
+    while cause is not None and len(texts) < 5:
+        texts.append(str(cause.getMessage()).strip().splitlines()[0])
+        cause = cause.getCause()
+    return ": ".join(dict.fromkeys(texts))[:1000]
 
 
 def _decoded(session: Session, part: str, registry: Any, schema: str) -> Column:
@@ -65,10 +112,15 @@ def _decoded(session: Session, part: str, registry: Any, schema: str) -> Column:
     except Py4JJavaError as error:
         hint = "name another version or schema, with types that Spark has: no type may contain itself"
         raise UnfitSchema(f"Spark cannot read a {part} with its schema: {spark_message(error)}", hint=hint) from None
+    # Not the same each time, for Spark: it would decode for the filter of bad records, and again for what is read.
+    return _invoked(session, decoder, "decode", kind, F.col(part), same=False)
+
+
+def _invoked(session: Session, target: Any, method: str, kind: Any, argument: Column, *, same: bool) -> Column:
+    """Return a column that a method of a Java object makes from another one. `kind`: its type, in Java."""
+    jvm = session.jvm
     expressions, support = jvm.org.apache.spark.sql.catalyst.expressions, jvm.org.apache.spark.sql.classic
-    target = expressions.Literal.fromObject(decoder, jvm.org.apache.spark.sql.types.ObjectType(decoder.getClass()))
-    given = [support.ExpressionUtils.expression(F.col(part)._jc)]
-    none, some = jvm.PythonUtils.toSeq([]), jvm.PythonUtils.toSeq(given)
-    # Not deterministic for Spark: it would decode once for the filter of bad records, and again for what is read.
-    call = expressions.objects.Invoke(target, "decode", kind, some, none, True, True, False)
+    on = expressions.Literal.fromObject(target, jvm.org.apache.spark.sql.types.ObjectType(target.getClass()))
+    given = jvm.PythonUtils.toSeq([support.ExpressionUtils.expression(argument._jc)])
+    call = expressions.objects.Invoke(on, method, kind, given, jvm.PythonUtils.toSeq([]), True, True, same)
     return Column(support.ExpressionUtils.column(call))

@@ -49,6 +49,7 @@ class Version(NamedTuple):
     """A version of a subject. `schema` has all that it refers to."""
 
     number: str
+    id: int
     schema: str
 
 
@@ -89,7 +90,7 @@ def version_of(registry: Any, subject: str, number: int | None) -> Version:
         if problem is not None:
             raise problem from None
         raise
-    return Version(str(found[0]), str(found[2]))
+    return Version(str(found[0]), int(found[1]), str(found[2]))
 
 
 def _authorization(registry: SchemaRegistry) -> str | None:

@@ -1,5 +1,8 @@
 package org.minflinkd;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.io.Serializable;
 import java.util.HashMap;
@@ -37,6 +40,7 @@ public final class WireFormat implements Serializable {
   private final SchemaRegistry registry;
   private final String schema;
   private transient Schema reader;
+  private transient Schema numbers;
   private transient AvroDeserializer rows;
   private transient Map writers; // id -> GenericDatumReader, or what is wrong with the schema
 
@@ -56,11 +60,27 @@ public final class WireFormat implements Serializable {
   }
 
   private DataType type() {
-    return SchemaConverters.toSqlType(read(), true, "member_", -1).dataType();
+    return SchemaConverters.toSqlType(asNumbers(), true, "member_", -1).dataType();
   }
 
-  private Schema read() {
-    return SchemaRegistry.lenient().parse(schema);
+  /** The schema without the types that Spark has only on trial, and refuses in queries: times of day, nanoseconds. */
+  private Schema asNumbers() {
+    JsonNode json;
+    try {
+      json = new ObjectMapper().readTree(schema);
+    } catch (IOException error) {
+      throw new IllegalArgumentException("the schema is no JSON");
+    }
+    leaveOut(json);
+    return SchemaRegistry.lenient().parse(json.toString());
+  }
+
+  private static void leaveOut(JsonNode json) {
+    if (json.isObject() && SchemaRegistry.text(json, "logicalType").matches("time-.*|.*-nanos")) {
+      ((ObjectNode) json).remove("logicalType");
+    }
+    Iterator parts = json.iterator();
+    while (parts.hasNext()) leaveOut((JsonNode) parts.next());
   }
 
   /** Returns a row of what is wrong, or null, and what was read. Throws Away, Refused. */
@@ -74,7 +94,7 @@ public final class WireFormat implements Serializable {
       throw error;
     } catch (IOException error) {
       found[0] = said(error);
-    } catch (RuntimeException error) { // Avro and Spark throw any, for what they cannot read
+    } catch (RuntimeException error) { // the registry does not know the schema, or it is none of Avro's
       found[0] = said(error);
     }
     return new GenericInternalRow(found);
@@ -87,29 +107,31 @@ public final class WireFormat implements Serializable {
     int id = (record[1] & 255) << 24 | (record[2] & 255) << 16 | (record[3] & 255) << 8 | record[4] & 255;
     GenericDatumReader datum = of(id);
     AvroBytes data = new AvroBytes(record, HEAD);
-    Object read;
     try {
-      read = datum.read(null, data);
+      Object read = datum.read(null, data);
+      if (!data.isEnd()) throw new IOException("bytes are left after the value");
+      return rows.deserialize(read).get();
     } catch (java.io.EOFException error) {
       throw new IOException("it ends too early for the schema " + id);
-    } catch (RuntimeException error) {
+    } catch (IOException error) {
+      throw new IOException("with the schema " + id + ": " + error.getMessage(), error);
+    } catch (RuntimeException error) { // Avro and Spark throw any, for what they cannot read
       throw new IOException("with the schema " + id + ": " + error.getMessage(), error);
     }
-    if (!data.isEnd()) throw new IOException("bytes are left after what the schema " + id + " describes");
-    return rows.deserialize(read).get();
   }
 
   private GenericDatumReader of(int id) throws IOException {
     if (writers == null) {
-      reader = read();
-      rows = new AvroDeserializer(reader, type(), CORRECTED, true, "member_", -1);
+      reader = SchemaRegistry.lenient().parse(schema);
+      numbers = asNumbers();
+      rows = new AvroDeserializer(numbers, type(), CORRECTED, true, "member_", -1);
       writers = new HashMap();
     }
     Object known = writers.get(Integer.valueOf(id));
     if (known == null) {
       Schema writer = registry.byId(id);
       String conflict = conflict(writer, reader, "", new HashSet(), 0);
-      if (conflict == null) known = new GenericDatumReader(writer, reader);
+      if (conflict == null) known = new GenericDatumReader(writer, numbers);
       else known = "the schema " + id + " does not fit: " + conflict;
       writers.put(Integer.valueOf(id), known);
     }
