@@ -184,16 +184,11 @@ def schema_registry() -> None:
     draft = HOME / f"{SCHEMA_REGISTRY.name}-{os.getpid()}.part"
     artifact = f"io.apicurio:apicurio-registry-app:{SCHEMA_REGISTRY_VERSION}:tar.gz:all"
     try:
-        draft.mkdir(parents=True)
-        run(
-            "mvn",
-            "--batch-mode",
-            "--quiet",
-            "dependency:unpack",
-            f"-Dartifact={artifact}",
-            f"-DoutputDirectory={draft}",
-        )
-        _appear(draft, SCHEMA_REGISTRY)
+        (draft / "files").mkdir(parents=True)
+        copy = ("mvn", "--batch-mode", "--quiet", "dependency:copy")
+        run(*copy, f"-Dartifact={artifact}", f"-DoutputDirectory={draft}", cwd=draft)
+        run("tar", "-xzf", str(next(draft.glob("*.tar.gz"))), "-C", str(draft / "files"))
+        _appear(draft / "files", SCHEMA_REGISTRY)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

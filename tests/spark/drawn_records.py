@@ -58,7 +58,7 @@ KINDS = {
     "float": Kind("float", lambda random: random.randrange(-1000, 1000) / 8, 1.5, ("small",)),
     "double": Kind("double", lambda random: random.uniform(-1e300, 1e300), 0.1, ("small", "float")),
     "string": Kind("string", _text, "d"),
-    "bytes": Kind("bytes", lambda random: random.randbytes(random.randrange(9)), "\u00ff"),
+    "bytes": Kind("bytes", lambda random: random.randbytes(random.randrange(9))),  # fastavro takes defaults for texts
     "enum": Kind(
         {"type": "enum", "name": "Colour", "symbols": SYMBOLS, "default": "grey"}, lambda random: random.choice(SYMBOLS)
     ),
