@@ -41,6 +41,7 @@ from minflinkd.dispatcher.version_record import Decision, VersionRecord
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import JobGraph, encode, version_of
+from minflinkd.jobgraph.resources import profiles_of
 from minflinkd.jobmaster.job import Succession
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.making_way import MakingWay
@@ -301,10 +302,13 @@ class HotRestarts(Component):
         try:
             while True:
                 wanted = libraries(restart.target)
+                slots = widths(chain(restart.target))
+                profiles = profiles_of(restart.target, slots)
                 leaves = restart.moves or bool(clash(libraries(master.graph), wanted))
+                leaves = leaves or profiles != profiles_of(master.graph, slots)
                 patience = MOVE_PATIENCE if leaves else self._policy.timeout()
                 try:
-                    await master.making_way.reserve(widths(chain(restart.target)), patience, wanted)
+                    await master.making_way.reserve(slots, patience, wanted, profiles)
                 except NotStoodDown:
                     if not self._is_replaced(restart):
                         raise

@@ -229,6 +229,12 @@ class Artifact(Struct, frozen=True):
     units: tuple[str, ...] = ()  # what it claims of a session (`libraries`); set by the daemon when it accepts the job
 
 
+class SlotSharingGroup(Struct, frozen=True):
+    """Settings of the vertices that share slots (J6)."""
+
+    resources: dict[str, str] = {}  # as in JobGraph; replaces it for this group
+
+
 class JobGraph(Struct, frozen=True):
     name: str
     vertices: tuple[Vertex, ...]
@@ -247,6 +253,8 @@ class JobGraph(Struct, frozen=True):
     spark: dict[str, str] = {}  # Spark SQL settings of this job's sessions
     execution: Execution = Execution.MICRO_BATCH
     trigger_interval: Duration = Duration(0.0)  # least time between two micro-batches
+    resources: dict[str, str] = {}  # that each slot must have: cpu, memory, off-heap, disk, and extras (R40)
+    slot_sharing_groups: dict[str, SlotSharingGroup] = {}
     script: str | None = None  # module:function that returns the vertices of a PySpark script; `vertices` is then empty
 
     def vertex(self, vertex_id: str) -> Vertex:

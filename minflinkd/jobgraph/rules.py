@@ -27,6 +27,7 @@ from minflinkd.jobgraph.model import (
     Source,
     Vertex,
 )
+from minflinkd.jobgraph.resources import check_resources
 
 _KINDS = ("source", "sql", "python", "sink")
 _UNITS = "microsecond|millisecond|second|minute|hour|day|week|month|year"
@@ -40,6 +41,7 @@ def check_job(graph: JobGraph, faults: Faults) -> None:
     _check_checkpointing(graph, faults)
     _check_artifacts(graph.artifacts, faults)
     _check_ids(graph, faults)
+    check_resources(graph, faults)
     fed = senders(graph.vertices)
     for vertex in graph.vertices:
         _check_vertex(graph, vertex, faults)

@@ -21,6 +21,7 @@ from minflinkd.checkpoint.row_counts import row_counts
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Isolation, Recovery
+from minflinkd.jobgraph.resources import profiles_of
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.details import details
 from minflinkd.jobmaster.falling_back import AllTasksMustStop, FallingBack
@@ -38,7 +39,7 @@ from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler.phases import Predecessors
 from minflinkd.jobmaster.scheduler.sizing import groups_leaving
-from minflinkd.jobmaster.scheduler.state import JobState, only_progress
+from minflinkd.jobmaster.scheduler.state import JobState, only_progress, widths
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.scrubbing import Scrubbing
 from minflinkd.jobmaster.sinks import JobSinks
@@ -85,10 +86,11 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self.job_id = job_id
         self.graph = graph
         self.leader_id = chance.ids.leader()
+        tasks = chain(graph)
         core = JobMasterCore(
             job_id=job_id,
             leader_id=self.leader_id,
-            tasks=chain(graph),
+            tasks=tasks,
             context=job.context,
             options=replace(
                 options,
@@ -98,6 +100,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
                 exclusive=graph.isolation is Isolation.JOB,
                 hot_standby=graph.recovery is Recovery.HOT_STANDBY,
                 libraries=job.context.libraries,
+                profiles=profiles_of(graph, widths(tasks)),
                 on_trial=trial is not None,
             ),
             heralded=leftovers.task_managers,

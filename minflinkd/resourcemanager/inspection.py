@@ -38,6 +38,7 @@ def task_managers(
             report=shown.report,
             start_phases=shown.start_phases,
             build=tm.hello.build,
+            slot_profile=tm.hello.slot_profile,
             standalone=tm.standalone,
             drained=tm.draining,
             held_by={job_id: held.get(job_id, "") for job_id in tm.jobs} if tm.draining else {},
