@@ -24,6 +24,7 @@ from minflinkd.checkpoint import hooks
 from minflinkd.checkpoint.store import require_fit
 from minflinkd.config import Config
 from minflinkd.config import directories as where
+from minflinkd.config.resources import resources_of
 from minflinkd.config.taskmanager_options import Driver
 from minflinkd.config.tls_options import tls_of
 from minflinkd.daemon_access import Door, bind_local, new_door
@@ -44,6 +45,7 @@ from minflinkd.metrics.samples import LeadershipSample
 from minflinkd.resourcemanager.launcher import TaskManagerLauncher
 from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.resourcemanager.resource_manager import ResourceManager
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.resourcemanager.standalone import StandaloneLauncher
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
@@ -60,6 +62,7 @@ from minflinkd.runtime import listening
 from minflinkd.runtime import log as logging
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.host_resources import host_resources
 from minflinkd.runtime.ids import Chance, IdSource, ResourceId
 from minflinkd.runtime.local_socket import LocalSocket
 from minflinkd.runtime.supervisor import Supervisor
@@ -187,6 +190,8 @@ class Daemon(Component):
         checkpoints = self._storages.at(options.checkpoint_root)
         require_fit(checkpoints)
         await self._storages.require_writable(checkpoints)
+        local = Path(config.taskmanager.local_state_dir or state)
+        self._host = await asyncio.to_thread(host_resources, local.absolute())
         self.launcher = self._new_launcher()
         self.resource_managers = Supervisor("ResourceManager", self._new_resource_manager, clock=self._clock)
         self.dispatcher = Dispatcher(
@@ -353,7 +358,7 @@ class Daemon(Component):
         """Apply the options that can change at run time. Running jobs keep the options they started with."""
         self.config = config
         if (resource_manager := self.resource_managers.current) is not None:  # otherwise the next one starts with them
-            resource_manager.reconfigure(resource_manager_options(config))
+            resource_manager.reconfigure(resource_manager_options(config, self._host))
         self.dispatcher.options = dispatcher_options(config, self.state_directory, self._epoch)
 
     async def read_tokens_again(self) -> None:
@@ -411,7 +416,7 @@ class Daemon(Component):
             launcher=self.launcher,
             clock=self._clock,
             ids=self._ids,
-            options=resource_manager_options(self.config),
+            options=resource_manager_options(self.config, self._host),
             blob_url=lambda: self.blobs.url,
             blob_store=self._blob_store,
         )
@@ -429,8 +434,11 @@ class Daemon(Component):
             leads=self._leads,
         )
 
-    def _task_manager_command(self, resource_id: ResourceId, directory: Path) -> list[str]:
+    def _task_manager_command(
+        self, resource_id: ResourceId, directory: Path, size: TaskManagerSize | None = None
+    ) -> list[str]:
         """Write the TaskManager's settings and return its command line, which holds no secret."""
+        slots = self.config.taskmanager.number_of_task_slots
         host, port = self.rpc.endpoint
         if self.config.internal_tls.enabled:
             host = self.config.jobmanager.rpc_address or host  # the name that the certificate has
@@ -447,6 +455,8 @@ class Daemon(Component):
             directory=directory,
             class_archives=where.class_archives(self.config, self.state_directory),
             registration_timeout=CHILD_REGISTRATION_TIMEOUT,
+            slots=None if size is None else size.slots,
+            profile=resources_of(self.config, self._host).share(slots) if size is None else size.profile,
         )
         file = directory / "taskmanager.json"
         write_settings(settings, file)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from minflinkd.config.ha_options import ANSWERS, LEASE, HaType
 from minflinkd.config.options import Config
 from minflinkd.config.quotas import Quotas
+from minflinkd.config.resources import impossible_resources
 from minflinkd.config.taskmanager_options import Driver
 from minflinkd.config.tls_options import ClientCertificates
 from minflinkd.config.values import socket_addresses
@@ -24,6 +25,7 @@ def impossible(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from _ports(config)
     yield from _spark_cluster(config)
     yield from _run_as(config)
+    yield from impossible_resources(config)
     yield from _high_availability(config)
 
 

@@ -66,6 +66,14 @@ class ResourceManager:
         at_least=1,
         aliases=("taskmanager.start-timeout",),
     )
+    largest_taskmanager: dict[str, str] = option(
+        "resourcemanager.largest-taskmanager",
+        {},
+        "The most that a TaskManager may have which is started for a job with `resources`: cpu, memory (its heap), "
+        "off-heap, disk, and extras. What is not stated here is what the host has, and of extras what "
+        "taskmanager.resources says. A job that needs more is refused.",
+        reload=Reload.LIVE,
+    )
 
 
 class ResolveOrder(StrEnum):
@@ -161,6 +169,12 @@ class TaskManager:
         4,
         "Number of slots of a TaskManager: how many Spark tasks its session runs at a time.",
         at_least=1,
+    )
+    resources: dict[str, str] = option(
+        "taskmanager.resources",
+        {},
+        "What a TaskManager has besides its heap, for all its slots together: cpu, disk, and extras such as gpu. Each "
+        "slot has its share. cpu and disk that are not stated are those of the host. docs/resources.md tells more.",
     )
     bind_host: str = option(
         "taskmanager.bind-host",

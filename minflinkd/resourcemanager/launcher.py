@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import ResourceId
 
@@ -35,8 +36,11 @@ class Launched:
 class TaskManagerLauncher(Protocol):
     """The launcher reports the exit of every living TaskManager to its `OnExit`, even if it was told to end."""
 
-    async def start(self, resource_id: ResourceId) -> None:
-        """Start a process. Returns when it exists, which is long before it registers. Raises StartFailed."""
+    async def start(self, resource_id: ResourceId, size: TaskManagerSize | None = None) -> None:
+        """Start a process. Returns when it exists, which is long before it registers. Raises StartFailed.
+
+        `size`: the slots that it has to register with, and what each of them has; None: the default (R40).
+        """
         ...
 
     async def stop(self, resource_id: ResourceId, *, kill: bool = False) -> None:

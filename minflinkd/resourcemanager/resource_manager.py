@@ -12,6 +12,7 @@ from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.core import ResourceManagerCore
 from minflinkd.resourcemanager.launcher import TaskManagerLauncher
 from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.resourcemanager.state import Resources
 from minflinkd.rpc.core_driver import CoreDriver
 from minflinkd.rpc.network import RESOURCE_MANAGER, Network
@@ -93,16 +94,16 @@ class ResourceManager(CoreDriver[ResourceManagerCore]):
 
     def _carry_out_own(self, command: object) -> None:
         match command:
-            case ev.StartTaskManager(resource_id):
-                self.tasks.job(f"start {resource_id}", self._start_task_manager(resource_id))
+            case ev.StartTaskManager(resource_id, size):
+                self.tasks.job(f"start {resource_id}", self._start_task_manager(resource_id, size))
             case ev.StopTaskManager(resource_id, _, kill):
                 self.tasks.job(f"stop {resource_id}", self._launcher.stop(resource_id, kill=kill))
             case _:
                 super()._carry_out_own(command)
 
-    async def _start_task_manager(self, resource_id: ResourceId) -> None:
+    async def _start_task_manager(self, resource_id: ResourceId, size: TaskManagerSize | None) -> None:
         try:
-            await self._launcher.start(resource_id)
+            await self._launcher.start(resource_id, size)
         except Exception as error:
             log.exception("a TaskManager could not be started", resource=resource_id)
             reason = str(error)

@@ -21,12 +21,15 @@ import structlog
 
 from minflinkd.config import Config
 from minflinkd.config import directories as where
+from minflinkd.config.resources import resources_of
 from minflinkd.ha.embedded import usable
 from minflinkd.runtime import homes
 from minflinkd.runtime import log as logging
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.host_resources import host_resources
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.private_files import close_to_others
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 from minflinkd.runtime.sdnotify import SystemdNotifier
 from minflinkd.runtime.system_user import call_as, system_user
 from minflinkd.taskmanager.child.java import check_java
@@ -46,8 +49,10 @@ class ResourceIdTaken(MinflinkError):
     consequence = Consequence.REFUSED
 
 
-def standalone_settings(config: Config, environ: Mapping[str, str], resource_id: ResourceId) -> TaskManagerSettings:
-    """Return the settings of a standalone TaskManager. Raises InvalidSettings."""
+def standalone_settings(
+    config: Config, environ: Mapping[str, str], resource_id: ResourceId, host: ResourceProfile = NO_PROFILE
+) -> TaskManagerSettings:
+    """Return the settings of a standalone TaskManager on a host that has so much. Raises InvalidSettings."""
     daemon = config.jobmanager
     if daemon.rpc_port.fixed is None:
         raise InvalidSettings(
@@ -67,6 +72,7 @@ def standalone_settings(config: Config, environ: Mapping[str, str], resource_id:
         class_archives=where.class_archives(config, state),
         registration_timeout=0.0,
         standalone=True,
+        profile=resources_of(config, host).share(config.taskmanager.number_of_task_slots),
     )
 
 
@@ -76,7 +82,9 @@ async def serve(config: Config, *, environ: Mapping[str, str], resource_id: Reso
     Raises InvalidSettings, NoJava, JavaTooOld, NoSuchUser, CannotRunAs, UnusableStateDirectory, ResourceIdTaken,
     CannotGoOn, OSError.
     """
-    settings = standalone_settings(config, environ, resource_id)
+    state = where.state_directory(config, environ)
+    host = await asyncio.to_thread(host_resources, where.local_state(config, resource_id) or state)
+    settings = standalone_settings(config, environ, resource_id, host)
     await asyncio.to_thread(check_java, os.environ)  # the session inherits the environment
     await asyncio.to_thread(check_run_as, settings.run_as, config.taskmanager.local_state_dir)
     systemd = SystemdNotifier(environ)

@@ -13,6 +13,7 @@ from minflinkd.rpc.messages.slots import Library
 from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts, StateFile, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 
 
 class ArtifactRef(Message, frozen=True):
@@ -277,6 +278,7 @@ class AnalyzeJob(Request[Analysis], frozen=True):
     exclusive: bool = False  # `isolation: job`: the TaskManager is the job's own from now on
     explain: bool = False  # answer `plans`, too
     script: str = ""  # module:function; execute this script instead, and answer its queries
+    profile: ResourceProfile = NO_PROFILE  # with `exclusive`: what the job wants of the slots there (R40)
 
 
 class TaskStateChanged(Request[Done], frozen=True):

@@ -12,6 +12,7 @@ import psutil
 
 from minflinkd.config.cluster_options import Heartbeat
 from minflinkd.resourcemanager.process import ProcessLauncher
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.runtime.ids import ResourceId
 from tests.waiting import until
 
@@ -58,7 +59,7 @@ class Host:
             leads=lambda: self.leads,
         )
 
-    def command(self, resource_id: ResourceId, directory: Path) -> Sequence[str]:
+    def command(self, resource_id: ResourceId, directory: Path, size: TaskManagerSize | None) -> Sequence[str]:
         (directory / "script.py").write_text(self.script)
         return [sys.executable, str(directory / "script.py")]
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace as copy
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
 from minflinkd.resourcemanager.resource_manager import ResourceManager
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import (
@@ -48,7 +49,7 @@ class FakeLauncher:
     stopped: list[tuple[ResourceId, bool]] = field(default_factory=list)
     failing: str = ""
 
-    async def start(self, resource_id: ResourceId) -> None:
+    async def start(self, resource_id: ResourceId, size: TaskManagerSize | None = None) -> None:
         if self.failing:
             raise MinflinkError(self.failing)
         self.task_managers[resource_id] = BareTaskManager(resource_id, self.network, slots=2)
@@ -217,7 +218,7 @@ async def test_a_resourcemanager_takes_no_message_while_it_is_closed() -> None:
     async with running() as cluster:
         may_end = asyncio.Event()
 
-        async def stubborn(resource_id: ResourceId) -> None:
+        async def stubborn(resource_id: ResourceId, size: TaskManagerSize | None) -> None:
             try:
                 await asyncio.Event().wait()
             finally:
