@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +13,7 @@ from minflinkd.cli.connection import Connection, connection_options
 from minflinkd.cli.find import find_task_manager
 from minflinkd.cli.output import print_json
 from minflinkd.cli.text import duration, moment, print_table, size, state
+from minflinkd.runtime.resource_profile import written
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
@@ -43,7 +44,17 @@ def taskmanagers(connection: Connection, taskmanager: str | None) -> None:
         if connection.as_json:
             print_json(known)
             return
-        columns = ["TASKMANAGER", "SESSION", ">FREE", ">SLOTS", ">PID", "VERSION", ">HEARTBEAT", "REGISTERED"]
+        columns = [
+            "TASKMANAGER",
+            "SESSION",
+            ">FREE",
+            ">SLOTS",
+            ">PID",
+            "VERSION",
+            ">HEARTBEAT",
+            "REGISTERED",
+            "EACH SLOT",
+        ]
         now = time.time() * 1000
         print_table(columns, [_row(info, now) for info in known.taskmanagers], empty="No TaskManager is registered.")
         for line in warnings(known.taskmanagers):
@@ -70,7 +81,12 @@ def _row(info: TaskManager, now: float) -> list[object]:
         extras.version,
         age,
         moment(extras.registered),
+        _amounts({name: amount for name, amount in extras.each_slot.items() if name not in ("off-heap", "disk")}),
     ]
+
+
+def _amounts(each_slot: Mapping[str, float]) -> str:
+    return ", ".join(f"{written(name, amount)} {name}" for name, amount in each_slot.items())
 
 
 def _print_one(info: TaskManagerDetails) -> None:
@@ -78,6 +94,8 @@ def _print_one(info: TaskManagerDetails) -> None:
     memory = size(info.hardware.physical_memory)
     version = f"minflinkd {extras.version}, " if extras.version else ""
     click.echo(f"{info.id}, {version}pid {extras.pid}, {info.hardware.cpu_cores} cores, {memory}")
+    if extras.each_slot:
+        click.echo(f"Each slot: {_amounts(extras.each_slot)}")
     click.echo(f"Session: {extras.session}, number {extras.session_generation} of this TaskManager")
     if extras.draining:
         click.echo("Draining: it gives out no slots, and ends when all its slots are free")

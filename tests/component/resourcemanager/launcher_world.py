@@ -44,6 +44,7 @@ class Host:
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "taskmanagers"
         self.script = SLEEP
+        self.sizes: list[TaskManagerSize | None] = []  # of what was started
         self.grace = 0.2
         self.leads = True
         self.exits: asyncio.Queue[tuple[ResourceId, str]] = asyncio.Queue()
@@ -60,6 +61,7 @@ class Host:
         )
 
     def command(self, resource_id: ResourceId, directory: Path, size: TaskManagerSize | None) -> Sequence[str]:
+        self.sizes.append(size)
         (directory / "script.py").write_text(self.script)
         return [sys.executable, str(directory / "script.py")]
 
