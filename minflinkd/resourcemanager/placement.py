@@ -18,7 +18,7 @@ from minflinkd.resourcemanager.task_managers import Presence, Shelf, SlotState, 
 from minflinkd.rpc.libraries import clash, contains
 from minflinkd.rpc.messages import Library, SlotNeed
 from minflinkd.runtime.ids import AllocationId, JobId, ResourceId
-from minflinkd.runtime.resource_profile import KNOWN, ResourceProfile
+from minflinkd.runtime.resource_profile import KNOWN, NO_PROFILE, ResourceProfile
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def is_special(shelf: Shelf, options: ResourceManagerOptions) -> bool:
     Others get slots there only if they cannot have any elsewhere. A standalone TaskManager is special only for named
     extras, such as a GPU: its host may well be larger than this one, and it is there anyway.
     """
-    if not options.can_start or not shelf.profile:
+    if not options.can_start or shelf.profile in (NO_PROFILE, options.profile):
         return False
     more = options.profile.missing(shelf.profile)
     return any(name not in KNOWN for name in more) if shelf.standalone else bool(more)
@@ -173,26 +173,27 @@ def covered(state: Resources, job_id: JobId, options: ResourceManagerOptions, no
     job = state.jobs[job_id]
     if now >= job.since + options.heartbeat_timeout:
         return frozenset()
-    sizes = _unknown_to(state, job_id, job)
+    unknown = _unknown_to(state, job_id, job)
     found = set()
     for need in sorted(state.open_needs[job_id], key=lambda need: (-need.slots, need.allocation_id)):
-        fitting = [size for size in sizes if size >= least(need)]
+        fitting = [each for each in unknown if each[0] >= least(need) and each[1].covers(need.profile)]
         if fitting:
-            sizes.remove(min(fitting, key=lambda size: (size < need.slots, abs(size - need.slots))))
+            unknown.remove(min(fitting, key=lambda each: (each[0] < need.slots, abs(each[0] - need.slots), each[1])))
             found.add(need.allocation_id)
     return frozenset(found)
 
 
-def _unknown_to(state: Resources, job_id: JobId, job: JobNeeds) -> list[int]:
-    """Return the sizes of allocations that TaskManagers hold for the job, and that its JobMaster may still be offered.
+def _unknown_to(state: Resources, job_id: JobId, job: JobNeeds) -> list[tuple[int, ResourceProfile]]:
+    """Return the allocations that TaskManagers hold for the job, and that its JobMaster may still be offered.
 
-    It neither holds nor wants them. What it has held and given up, it does not take again.
+    Of each, the number of slots, and what they have. The JobMaster neither holds nor wants them. What it has held and
+    given up, it does not take again.
     """
-    sizes = []
+    found = []
     for allocation, resource_ids in state.holdings.get(job_id, {}).items():
         if allocation not in job.held and allocation not in job.needs and allocation not in job.given_up:
             tm = state.task_managers[resource_ids[0]]
             slots = tm.slots_of(allocation)
             if not tm.draining and all(tm.slots[i].state is SlotState.ALLOCATED for i in slots):
-                sizes.append(len(slots))
-    return sizes
+                found.append((len(slots), tm.profile))
+    return found

@@ -96,10 +96,11 @@ def in_the_way(state: Resources, options: ResourceManagerOptions, now: float) ->
     That is so if there are as many as there may be, and nobody who waits can use it. It may be a standby: the longest
     idle one ends.
     """
-    if not options.can_start or state.count() < options.max or now < state.starts.not_before:
+    if not any(need.profile for needs in state.open_needs.values() for need in needs):
         return None
-    demanding = any(need.profile for needs in state.open_needs.values() for need in needs)
-    if not demanding or no_start(state) or _starts_under_way(state, options, now) >= options.max_concurrent_starts:
+    if not options.can_start or state.count() < options.max or now < state.starts.not_before or no_start(state):
+        return None
+    if _starts_under_way(state, options, now) >= options.max_concurrent_starts:
         return None
     rooms = Rooms(state, options, now, to_any=True)
     lay(state, options, now, rooms)

@@ -35,6 +35,7 @@ class Room(NamedTuple):
     libraries: tuple[Library, ...] = ()
     profile: ResourceProfile = NO_PROFILE  # of each slot
     special: bool = False  # kept for who wants what only its slots have (R40)
+    unknown: bool = False  # an earlier ResourceManager started it, and it has not said yet what its slots have
 
     def after(self, slots: int, libraries: tuple[Library, ...]) -> Room:
         whole = self.whole and slots == 0
@@ -94,6 +95,8 @@ class Rooms:
     def _fits(self, room: Room, wanted: Wanted, *, whole: bool) -> bool:
         if room.free < wanted.slots or (whole and not room.whole) or clash(room.libraries, wanted.libraries):
             return False
+        if room.unknown:
+            return True
         if not room.profile.covers(wanted.profile) or (room.special and not wanted.profile and not self._to_any):
             return False
         return not any(p.rank > wanted.profile.rank and room.profile.covers(p) for p in self._kept_for)
@@ -114,7 +117,8 @@ def room_of(shelf: Shelf, options: ResourceManagerOptions) -> Room:
     special = is_special(shelf, options)
     if shelf.presence is Presence.STARTING:
         profile = shelf.profile or options.profile
-        return Room(False, True, shelf.size or options.slots_per_tm, (), profile, special)
+        unknown = shelf.proven and not shelf.profile
+        return Room(False, True, shelf.size or options.slots_per_tm, (), profile, special, unknown)
     aged = shelf.aged and shelf.presence is Presence.READY
     return Room(aged, shelf.idle, shelf.free, shelf.libraries, shelf.profile, special)
 

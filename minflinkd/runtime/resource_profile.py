@@ -42,7 +42,8 @@ class ResourceProfile(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     def covers(self, demand: ResourceProfile) -> bool:
         """Whether a slot with this profile serves the demand."""
-        return demand is self or not self.missing(demand)
+        # Most often one of the first two is so, and this is asked for every kind of TaskManager.
+        return demand in (NO_PROFILE, self) or not self.missing(demand)
 
     def missing(self, demand: ResourceProfile) -> tuple[str, ...]:
         """Return the names of which the demand wants more."""

@@ -192,6 +192,23 @@ def test_a_starting_taskmanager_counts_for_what_it_will_be() -> None:
     assert manager.state.task_managers[TM1].jobs == (JOB1,)
 
 
+def test_a_taskmanager_of_an_earlier_daemon_may_have_what_is_wanted_until_it_says_what_it_has() -> None:
+    """The job that needs it most often has it already. Otherwise one would be started at each restart (R7, R40)."""
+    manager = Manager(OPTIONS)
+    manager.feed(ev.TaskManagersFound((TM3,)))
+    assert manager.needs(a=need(A, 1, GPU)) == []
+    assert manager.register(TM3, profile=DEFAULT) == [start(1, 1, WITH_GPU)]
+
+
+def test_slots_that_are_too_small_are_not_waited_for_when_a_job_wants_larger_ones() -> None:
+    """Its earlier version has them. They will be offered, and not taken (R13, R40)."""
+    manager = Manager(FIXED)
+    manager.register(TM1, profile=DEFAULT, s0=A)
+    manager.register(TM2, profile=LARGE)
+    assert on(manager.needs(b=need(B, 1, LARGE))) == [TM2]
+    assert on(manager.needs(version=2, b=need(AllocationId("d"), 1, DEFAULT))) == []
+
+
 def test_it_has_fewer_slots_if_it_would_be_too_large_otherwise() -> None:
     """As long as these are enough for the need (R40)."""
     assert size_for(OPTIONS, parse_profile({"cpu": 3}), 2, 1) == TaskManagerSize(1, parse_profile({"cpu": 3}) | DEFAULT)
