@@ -135,7 +135,7 @@ def lay(state: Resources, options: ResourceManagerOptions, now: float, rooms: Ro
     own: list[tuple[list[tuple[int, ResourceProfile]], list[Wanted]]] = []
     for wish in state.wishes.values():
         slots = min(wish.slots, options.slots_per_tm) if wish.exclusive else wish.slots
-        size = size_for(options, wish.profile, slots, slots)
+        size = size_for(options, wish.profile, slots or options.slots_per_tm, slots)
         if size is None:
             continue
         wanted = Wanted(slots, wish.profile, wish.libraries, size)

@@ -52,6 +52,16 @@ def _with_heap(profile: ResourceProfile, slots: int) -> ResourceProfile:
     return profile | ResourceProfile(memory=-(-LEAST_HEAP // slots)) if profile.memory else profile
 
 
+def falls_short(started: TaskManagerSize | None, there: TaskManagerSize) -> str:
+    """Return how a TaskManager has less than it was started with; empty if it has not.
+
+    It counts as a failed start. Otherwise another one would be started in its place, again and again.
+    """
+    if started is None or (there.slots >= started.slots and there.profile.covers(started.profile)):
+        return ""
+    return f"it was started with {started}, and has {there}"
+
+
 def too_much(options: ResourceManagerOptions, profile: ResourceProfile, least: int) -> str:
     """Return which of the demands are too large for the largest TaskManager; empty if none is."""
     if options.largest is None or size_for(options, profile, least, least) is not None:

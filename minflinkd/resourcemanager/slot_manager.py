@@ -16,7 +16,7 @@ from minflinkd.resourcemanager.claims import claims
 from minflinkd.resourcemanager.placement import covered, is_special, least, place, recovering
 from minflinkd.resourcemanager.provisioning import RECOVERY, hangs, in_the_way, starts_wanted, surplus, to_renew
 from minflinkd.resourcemanager.reservations import follow, overdue, reserve
-from minflinkd.resourcemanager.sizes import TaskManagerSize, size_for
+from minflinkd.resourcemanager.sizes import TaskManagerSize, falls_short, size_for
 from minflinkd.resourcemanager.state import KEPT_LOSSES, JobNeeds, Loss, Past, Resources, Returned, Starts, Wish
 from minflinkd.resourcemanager.step import Setting, Step
 from minflinkd.resourcemanager.task_managers import SlotState, TaskManager, TaskManagerState
@@ -236,23 +236,10 @@ def _registered(this: Step, event: ev.TaskManagerRegistered) -> None:
         idle_since=now,
     )
     this.put(follow(fresh, hello.report, now))
-    if why := _smaller(fresh):
+    if why := falls_short(fresh.size, TaskManagerSize(len(hello.report.slots), hello.slot_profile)):
         _failed(this, resource_id, why)
     elif fresh.was_ready:
         _started(this)
-
-
-def _smaller(tm: TaskManager) -> str:
-    """Return how a TaskManager that was started with a size of its own falls short of it (R40).
-
-    Otherwise another one would be started in its place, again and again.
-    """
-    if tm.size is None or tm.hello is None:
-        return ""
-    there = TaskManagerSize(len(tm.hello.report.slots), tm.profile)
-    if there.slots >= tm.size.slots and there.profile.covers(tm.size.profile):
-        return ""
-    return f"it was started with {tm.size}, and has {there}"
 
 
 def _process(hello: RegisterTaskManager) -> tuple[object, ...]:

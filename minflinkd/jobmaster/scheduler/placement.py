@@ -86,7 +86,7 @@ def _one_allocation_each(
 ) -> Placement | None:
     """Place every group on an allocation of exactly the size that it wants. Return None if that is impossible."""
     shares: dict[str, Share] = {}
-    for group, bounds in sorted(groups.items(), key=lambda item: (-len(barred.get(item[0], ())), item[0])):
+    for group, bounds in sorted(groups.items()):
         taken = {a for share in shares.values() for a in share.allocations}
         before = present[group].allocations if group in present else ()
         fitting = [

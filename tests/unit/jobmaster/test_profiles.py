@@ -10,15 +10,16 @@ from minflinkd.jobmaster.scheduler import events as ev
 from minflinkd.jobmaster.scheduler import reserving
 from minflinkd.jobmaster.scheduler.placement import Bounds, place, total
 from minflinkd.jobmaster.scheduler.sizing import groups_leaving
+from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import JobStatus
-from minflinkd.rpc.messages import TaskState
+from minflinkd.rpc.messages import SlotOffer, TaskState
 from minflinkd.runtime.ids import AllocationId, ResourceId
 from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile, parse_profile
+from tests.unit.jobmaster.fed_core import JobMaster
 from tests.unit.jobmaster.wide_job import BOOM, TM1, TM2, WideJob, of_kind
 
 SMALL, LARGE = parse_profile({"memory": "1 GB"}), parse_profile({"memory": "4 GB"})
 GPU = parse_profile({"gpu": 1})
-TM3 = ResourceId("tm-3")
 
 
 def running(profile: ResourceProfile = SMALL, there: ResourceProfile = SMALL) -> WideJob:
@@ -126,6 +127,20 @@ def test_a_job_that_is_refused_says_what_its_slots_should_have_had() -> None:
     error = job.state.failures[-1].record.error
     assert "slots for group 'a' with 1 gpu each" in error.message
     assert "resourcemanager.largest-taskmanager" in error.hint
+
+
+def test_a_jobmaster_learns_from_offers_what_slots_have_and_says_what_a_hot_standby_must_have() -> None:
+    """A hot standby has to serve any of its groups (R32, R40)."""
+    job = JobMaster(profiles={"a": SMALL, "other": GPU})
+    job.feed(ev.Started())
+    (declared,) = job.asked(m.DeclareNeeds)
+    assert isinstance(declared.request, m.DeclareNeeds)
+    (need,) = declared.request.needs
+    assert need.profile == SMALL
+    assert declared.request.standby_profile == SMALL | GPU
+    offers = (SlotOffer(allocation_id=need.allocation_id, slots=(0,)),)
+    job.receive(m.OfferSlots(resource_id=TM1, address=f"taskmanager/{TM1}", offers=offers, slot_profile=LARGE))
+    assert job.core.state.pool.held[need.allocation_id].profile == LARGE
 
 
 @given(

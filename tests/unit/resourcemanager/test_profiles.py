@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as copy
 
 from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.options import ResourceManagerOptions
@@ -303,6 +304,26 @@ def test_a_job_with_taskmanagers_of_its_own_has_a_larger_one_in_place_of_that_wh
     exits, starts = manager.needs(exclusive=True, a=need(A, 1, GPU))
     assert isinstance(exits, ev.SendExit)
     assert starts == start(1, 1, WITH_GPU)
+
+
+def test_a_job_is_analysed_on_a_taskmanager_that_can_be_its_own() -> None:
+    """With `isolation: job` the one that analyses it is its own from then on (R24, R40)."""
+    manager = Manager(replace(OPTIONS, largest=parse_profile({"cpu": 9, "memory": "64 GiB", "gpu": 1})))
+    manager.register(TM2, profile=DEFAULT)
+    assert manager.feed(ev.SessionWanted(exclusive=True, profile=GPU)) == [start(1, 1, WITH_GPU)]
+    assert manager.feed(ev.SessionWanted(exclusive=True)) == [], "any idle one"
+
+
+def test_a_hot_standby_has_what_the_job_wants() -> None:
+    """Otherwise what is prepared there would be for nothing (R32, R40)."""
+    manager = Manager(FIXED)
+    manager.register(TM1, profile=GPU, s0=A)
+    manager.register(TM2, profile=DEFAULT)
+    declaration = copy(manager.declaration(JOB1, 1, (A,), "", False), hot_standby=True, standby_profile=GPU)
+    manager.feed(ev.NeedsDeclared(declaration))
+    assert manager.answer().hot_standby is None
+    manager.register(TM3, profile=GPU)
+    assert manager.answer().hot_standby == TM3
 
 
 # --- what is said ----------------------------------------------------------------------------------------------------
