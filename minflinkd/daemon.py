@@ -27,6 +27,7 @@ from minflinkd.config import directories as where
 from minflinkd.config.taskmanager_options import Driver
 from minflinkd.config.tls_options import tls_of
 from minflinkd.daemon_access import Door, bind_local, new_door
+from minflinkd.daemon_kubernetes import kubernetes_launcher
 from minflinkd.daemon_options import blob_options, dispatcher_options, master_hooks, resource_manager_options
 from minflinkd.diagnosis.facts import silent_after
 from minflinkd.dispatcher.dispatcher import Dispatcher
@@ -41,6 +42,7 @@ from minflinkd.listeners.telling import Listeners
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
 from minflinkd.metrics.samples import LeadershipSample
+from minflinkd.resourcemanager.kubernetes.launcher import Reports
 from minflinkd.resourcemanager.launcher import TaskManagerLauncher
 from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.resourcemanager.resource_manager import ResourceManager
@@ -147,7 +149,7 @@ class Daemon(Component):
         if mandate is None:
             self._ready_file.unlink(missing_ok=True)  # left by a daemon that was killed
         # Check for Java and the port of the endpoint first: without them a TaskManager would be started in vain.
-        if config.resourcemanager.driver is not Driver.STANDALONE:
+        if config.resourcemanager.driver.starts_here:
             java = await asyncio.to_thread(check_java, os.environ)  # TaskManagers inherit it
             log.info("Java was found", program=str(java.program), version=java.version)
             await asyncio.to_thread(check_run_as, config.taskmanager.run_as, config.taskmanager.local_state_dir)
@@ -187,7 +189,7 @@ class Daemon(Component):
         checkpoints = self._storages.at(options.checkpoint_root)
         require_fit(checkpoints)
         await self._storages.require_writable(checkpoints)
-        self.launcher = self._new_launcher()
+        self.launcher = await self._new_launcher()
         self.resource_managers = Supervisor("ResourceManager", self._new_resource_manager, clock=self._clock)
         self.dispatcher = Dispatcher(
             network=self.offloading,
@@ -400,6 +402,14 @@ class Daemon(Component):
         if (resource_manager := self.resource_managers.current) is not None:  # otherwise the next one finds out
             resource_manager.task_manager_exited(resource_id, reason)
 
+    def _task_manager_waits(self, resource_id: ResourceId, why: str) -> None:
+        if (resource_manager := self.resource_managers.current) is not None:
+            resource_manager.task_manager_waits(resource_id, why)
+
+    def _task_manager_found(self, resource_id: ResourceId) -> None:
+        if (resource_manager := self.resource_managers.current) is not None:  # otherwise the next one adopts it
+            resource_manager.task_manager_found(resource_id)
+
     def _task_manager_disconnected(self, address: Address) -> None:
         if (resource_manager := self.resource_managers.current) is not None:  # otherwise it registers with the next one
             resource_manager.task_manager_disconnected(ResourceId(address.removeprefix("taskmanager/")))
@@ -416,10 +426,20 @@ class Daemon(Component):
             blob_store=self._blob_store,
         )
 
-    def _new_launcher(self) -> TaskManagerLauncher:
-        if self.config.resourcemanager.driver is Driver.STANDALONE:
-            return StandaloneLauncher()
+    async def _new_launcher(self) -> TaskManagerLauncher:
         config = self.config
+        if config.resourcemanager.driver is Driver.STANDALONE:
+            return StandaloneLauncher()
+        if config.resourcemanager.driver is Driver.KUBERNETES:
+            reports = Reports(self._task_manager_exited, self._task_manager_waits, self._task_manager_found)
+            return await kubernetes_launcher(
+                config.kubernetes,
+                self._environ,
+                cluster_id=self._cluster_id,
+                epoch=self._epoch,
+                reports=reports,
+                leads=self._leads,
+            )
         return ProcessLauncher(
             directory=where.task_managers(self.state_directory),
             command=self._task_manager_command,

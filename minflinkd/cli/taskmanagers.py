@@ -16,7 +16,7 @@ from minflinkd.cli.text import duration, moment, print_table, size, state
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
-    from minflinkd.rest.schemas import TaskManager, TaskManagerDetails
+    from minflinkd.rest.schemas import StartingInfo, TaskManager, TaskManagerDetails
 
 
 @click.command()
@@ -46,10 +46,15 @@ def taskmanagers(connection: Connection, taskmanager: str | None) -> None:
         columns = ["TASKMANAGER", "SESSION", ">FREE", ">SLOTS", ">PID", "VERSION", ">HEARTBEAT", "REGISTERED"]
         now = time.time() * 1000
         print_table(columns, [_row(info, now) for info in known.taskmanagers], empty="No TaskManager is registered.")
-        for line in warnings(known.taskmanagers):
+        for line in (*warnings(known.taskmanagers), *waiting((await client.overview()).minflinkd.starting)):
             click.secho(line, fg="yellow")
 
     connection.run(show)
+
+
+def waiting(starting: Iterable[StartingInfo]) -> list[str]:
+    """Return a line for each TaskManager whose process does not run yet, with the reason."""
+    return [f"Warning: {each.id} does not run yet: {each.waiting}" for each in starting if each.waiting]
 
 
 def warnings(known: Iterable[TaskManager]) -> list[str]:

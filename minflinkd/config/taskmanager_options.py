@@ -14,6 +14,12 @@ from minflinkd.runtime.units import Duration, MemorySize
 class Driver(StrEnum):
     PROCESS = "process"  # children of the daemon
     STANDALONE = "standalone"  # started by somebody else
+    KUBERNETES = "kubernetes"  # Pods
+
+    @property
+    def starts_here(self) -> bool:
+        """Whether TaskManagers run on the daemon's host, with its Java."""
+        return self is Driver.PROCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +31,8 @@ class ResourceManager:
         Driver.PROCESS,
         "Who starts TaskManagers. process: the daemon starts them as its children, and also accepts TaskManagers that "
         "register by themselves (`minflinkd taskmanager`). standalone: the daemon starts none, uses those that "
-        "register, and does not control how many there are.",
+        "register, and does not control how many there are. kubernetes: each TaskManager is a Pod "
+        "(docs/kubernetes.md).",
     )
     standby_taskmanagers: int = option(
         "resourcemanager.standby-taskmanagers",

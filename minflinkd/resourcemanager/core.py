@@ -201,7 +201,10 @@ class ResourceManagerCore:
     # --- from the driver -----------------------------------------------------------------------------------------
 
     def found(self, resource_ids: tuple[ResourceId, ...], now: float) -> None:
-        """Learn the live TaskManagers that an earlier ResourceManager started (R7). Call it before anything else."""
+        """Learn the live TaskManagers that an earlier ResourceManager started (R7).
+
+        Call it before anything else, and again for what the launcher could not find by then.
+        """
         if resource_ids:
             self._feed(ev.TaskManagersFound(resource_ids), now)
 
@@ -211,6 +214,10 @@ class ResourceManagerCore:
 
     def start_failed(self, resource_id: ResourceId, reason: str, now: float) -> None:
         self._feed(ev.TaskManagerFailed(resource_id, f"its process could not be started: {reason}"), now)
+
+    def start_waits(self, resource_id: ResourceId, why: str, now: float) -> None:
+        """The launcher says why a TaskManager that it starts does not run yet; empty: nothing keeps it any more."""
+        self._feed(ev.StartWaits(resource_id, why), now)
 
     def disconnected(self, resource_id: ResourceId, now: float) -> None:
         """The TaskManager's connection ended. Unless it is heard from within two intervals, it is lost (R10)."""

@@ -91,6 +91,14 @@ class AllocationUnknown:
 
 
 @dataclass(frozen=True)
+class StartWaits:
+    """The launcher says why a TaskManager that it starts does not run yet; empty: nothing keeps it any more."""
+
+    resource_id: ResourceId
+    why: str
+
+
+@dataclass(frozen=True)
 class DrainAsked:
     """An operator wants to drain the TaskManager, or, with `undo`, to use it as before (A15b)."""
 
@@ -140,6 +148,7 @@ Event = (
     | JobsListed
     | AllocationAnswered
     | AllocationUnknown
+    | StartWaits
     | DrainAsked
     | DrainAnswered
     | SessionWanted

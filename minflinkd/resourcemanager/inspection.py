@@ -56,7 +56,8 @@ def overview(state: Resources, wall_ms: Callable[[float], int]) -> m.ResourceOve
         slots_total=sum(len(tm.slots) for tm in registered),
         slots_free=sum(len(tm.free) for tm in registered if not tm.draining),
         starting=tuple(
-            m.StartingTaskManager(resource_id=tm.resource_id, since_ms=wall_ms(tm.since)) for tm in starting
+            m.StartingTaskManager(resource_id=tm.resource_id, since_ms=wall_ms(tm.since), waiting=tm.waits)
+            for tm in starting
         ),
         lost=state.lost,
         pending_needs=len(state.unserved()),

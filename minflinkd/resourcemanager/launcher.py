@@ -9,6 +9,8 @@ from typing import Protocol
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import ResourceId
 
+FAREWELL = "error: "  # start of the last line of a process that could not go on
+
 OnExit = Callable[[ResourceId, str], None]  # the reason: how it ended, and the end of its log
 
 
@@ -29,7 +31,15 @@ class StopFailed(MinflinkError):
 @dataclass(frozen=True)
 class Launched:
     resource_id: ResourceId
-    pid: int
+    pid: int = 0  # 0: it is no process of this host
+
+
+def with_last_words(how: str, tail: str) -> str:
+    """Return how a process ended, and why: in its own last words if it had any, otherwise with the end of its log."""
+    if not tail.strip():
+        return how
+    last = tail.strip().rpartition("\n")[2]
+    return f"{how}: {last.removeprefix(FAREWELL)}" if last.startswith(FAREWELL) else f"{how}; its log ends:\n{tail}"
 
 
 class TaskManagerLauncher(Protocol):

@@ -85,7 +85,15 @@ def expected(state: Resources, options: ResourceManagerOptions, now: float) -> s
         outlook = f"the last start of a TaskManager failed and will be repeated: {state.starts.reason}"
     else:
         outlook = "a TaskManager will be started"
-    return "; ".join([outlook, *_session_error(state)])
+    return "; ".join([outlook, *_start_waits(state), *_session_error(state)])
+
+
+def _start_waits(state: Resources) -> list[str]:
+    """Return why the process of one TaskManager that starts does not run yet, such as a Pod that is not scheduled."""
+    starting = (found for shelf, found in state.shelves.items() if shelf.presence is Presence.STARTING)
+    waiting = sorted(resource_id for found in starting for resource_id in found)
+    told = ((resource_id, state.task_managers[resource_id].waits) for resource_id in waiting)
+    return next(([f"{resource_id} does not run yet: {why}"] for resource_id, why in told if why), [])
 
 
 def _session_error(state: Resources) -> list[str]:

@@ -25,7 +25,7 @@ import msgspec
 import psutil
 import structlog
 
-from minflinkd.resourcemanager.launcher import Launched, OnExit, StartFailed, StopFailed
+from minflinkd.resourcemanager.launcher import Launched, OnExit, StartFailed, StopFailed, with_last_words
 from minflinkd.runtime import homes
 from minflinkd.runtime.errors import MALFORMED
 from minflinkd.runtime.ids import ResourceId
@@ -41,7 +41,6 @@ LAUNCH_TIMEOUT = 10.0  # seconds to wait for launches to end before living proce
 KILL_TIMEOUT = 30.0  # seconds from SIGKILL until nothing is left
 LOG_TIMEOUT = 1.0  # seconds that the report of an exit waits for the end of the log
 TAIL_BYTES = 2048  # of the log, in the reason of an exit
-FAREWELL = "error: "  # start of the last line of a process that could not go on
 
 Command = Callable[[ResourceId, Path], Sequence[str]]
 
@@ -399,17 +398,14 @@ def _write_identity(home: Path, identity: Identity) -> None:
 
 
 def _reason(exit_code: int | None, tail: str) -> str:
-    """Return how the process ended, and why: in its own last words if it had any."""
+    """Return how the process ended, and why."""
     if exit_code is None:
         how = "its process ended"  # adopted: only its parent learns how
     elif exit_code < 0:
         how = f"its process was killed by {_signal_name(-exit_code)}"
     else:
         how = f"its process ended with exit code {exit_code}"
-    if not tail or exit_code == 0:
-        return how
-    last = tail.rpartition("\n")[2]
-    return f"{how}: {last.removeprefix(FAREWELL)}" if last.startswith(FAREWELL) else f"{how}; its log ends:\n{tail}"
+    return how if exit_code == 0 else with_last_words(how, tail)
 
 
 def _signal_name(number: int) -> str:

@@ -65,7 +65,8 @@ def hangs(tm: TaskManager, state: Resources, options: ResourceManagerOptions, no
     """Return why a starting TaskManager is given up. If its session makes progress, it is waited for, up to a limit."""
     patience = start_patience(state, options)
     if tm.state is TaskManagerState.STARTING:
-        return f"it did not register within {patience:g} s" if now - tm.since >= patience else None
+        why = f": {tm.waits}" if tm.waits else ""
+        return f"it did not register within {patience:g} s{why}" if now - tm.since >= patience else None
     if not tm.idle or tm.ready or tm.standalone:
         return None
     taken = now - tm.readiness_since

@@ -71,6 +71,14 @@ class ResourceManager(CoreDriver[ResourceManagerCore]):
         """The launcher saw the process end. Does nothing if that was already known."""
         self._happened(lambda now: self._core.exited(resource_id, reason, now))
 
+    def task_manager_waits(self, resource_id: ResourceId, why: str) -> None:
+        """The launcher says why a TaskManager that it starts does not run yet; empty: nothing keeps it any more."""
+        self._happened(lambda now: self._core.start_waits(resource_id, why, now))
+
+    def task_manager_found(self, resource_id: ResourceId) -> None:
+        """The launcher found a TaskManager of an earlier daemon, after this ResourceManager had begun."""
+        self._happened(lambda now: self._core.found((resource_id,), now))
+
     def task_manager_disconnected(self, resource_id: ResourceId) -> None:
         """The TaskManager's connection ended (R10)."""
         self._happened(lambda now: self._core.disconnected(resource_id, now))

@@ -66,6 +66,8 @@ def _react(this: Step, event: ev.Event) -> None:
             _answered(this, allocation, allocated, report)
         case ev.AllocationUnknown(resource_id, allocation):
             _repeat(this, resource_id, allocation)
+        case ev.StartWaits(resource_id, why):
+            _start_waits(this, resource_id, why)
         case ev.DrainAsked(resource_id, undo):
             _drain_asked(this, resource_id, draining=not undo)
         case ev.DrainAnswered(number, report):
@@ -212,6 +214,7 @@ def _registered(this: Step, event: ev.TaskManagerRegistered) -> None:
         fresh.to(TaskManagerState.REGISTERED, now),
         instance_id=event.instance_id,
         hello=hello,
+        waits="",
         was_ready=hello.report.session is SessionPhase.READY,
         readiness_since=now,
         idle_since=now,
@@ -308,6 +311,13 @@ def _asked_to_exit(this: Step, resource_id: ResourceId, reason: str) -> None:
     tm = this.state.task_managers.get(resource_id)
     if tm is not None and not tm.standalone and tm.state is TaskManagerState.STOPPING:
         this.commands.append(ev.StopTaskManager(resource_id, reason, kill=False))
+
+
+def _start_waits(this: Step, resource_id: ResourceId, why: str) -> None:
+    """Note why it does not run yet. Nothing follows from it: it is only told to those who wait."""
+    tm = this.state.task_managers.get(resource_id)
+    if tm is not None and tm.state is TaskManagerState.STARTING:
+        this.put(replace(tm, waits=why))
 
 
 def _drain_asked(this: Step, resource_id: ResourceId, *, draining: bool) -> None:

@@ -110,6 +110,7 @@ class TaskManager:
     rest_until: float = 0.0  # its slots are not asked for before this time
     drain: bool | None = None  # what it was told but has not confirmed; None: see its report
     drains: int = 0  # how often this has changed
+    waits: str = ""  # while it starts: why its process does not run yet, as far as its launcher knows
 
     def to(self, state: TaskManagerState, now: float) -> TaskManager:
         """Raises IllegalTransition."""

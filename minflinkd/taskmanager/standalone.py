@@ -1,4 +1,4 @@
-"""A TaskManager started by hand or by systemd, on any host (R7): its settings, directory and end.
+"""A TaskManager started by hand, by systemd or in a Pod, on any host (R7): its settings, directory and end.
 
 It keeps its files where the daemon's TaskManagers do, under `taskmanagers/` of the state directory. It may share that
 directory with them and with other standalone ones. It holds the file `lock` in its own directory for as long as it
@@ -37,6 +37,7 @@ from minflinkd.taskmanager.supervisor import TaskManager
 
 log = structlog.get_logger(__name__)
 
+MANAGED_REGISTRATION_TIMEOUT = 600.0  # seconds without a daemon, after which one that is managed ends
 LOCK = "lock"
 LOG = "taskmanager.log"
 
@@ -46,8 +47,13 @@ class ResourceIdTaken(MinflinkError):
     consequence = Consequence.REFUSED
 
 
-def standalone_settings(config: Config, environ: Mapping[str, str], resource_id: ResourceId) -> TaskManagerSettings:
-    """Return the settings of a standalone TaskManager. Raises InvalidSettings."""
+def standalone_settings(
+    config: Config, environ: Mapping[str, str], resource_id: ResourceId, *, managed: bool = False
+) -> TaskManagerSettings:
+    """Return the settings of a TaskManager that has its own configuration. Raises InvalidSettings.
+
+    `managed`: the daemon has started it, and replaces it.
+    """
     daemon = config.jobmanager
     if daemon.rpc_port.fixed is None:
         raise InvalidSettings(
@@ -65,18 +71,20 @@ def standalone_settings(config: Config, environ: Mapping[str, str], resource_id:
         ),
         directory=where.task_managers(state) / resource_id,
         class_archives=where.class_archives(config, state),
-        registration_timeout=0.0,
-        standalone=True,
+        registration_timeout=MANAGED_REGISTRATION_TIMEOUT if managed else 0.0,
+        standalone=not managed,
     )
 
 
-async def serve(config: Config, *, environ: Mapping[str, str], resource_id: ResourceId) -> None:
+async def serve(config: Config, *, environ: Mapping[str, str], resource_id: ResourceId, managed: bool = False) -> None:
     """Run one TaskManager until SIGTERM, SIGINT or the ResourceManager ends it. It logs to stderr and to its own file.
+
+    One that is `managed` is started and replaced by the daemon: it also ends if its session does not start.
 
     Raises InvalidSettings, NoJava, JavaTooOld, NoSuchUser, CannotRunAs, UnusableStateDirectory, ResourceIdTaken,
     CannotGoOn, OSError.
     """
-    settings = standalone_settings(config, environ, resource_id)
+    settings = standalone_settings(config, environ, resource_id, managed=managed)
     await asyncio.to_thread(check_java, os.environ)  # the session inherits the environment
     await asyncio.to_thread(check_run_as, settings.run_as, config.taskmanager.local_state_dir)
     systemd = SystemdNotifier(environ)

@@ -213,6 +213,7 @@ class ListTaskManagers(Request[tuple[TaskManagerInfo, ...]], frozen=True):
 class StartingTaskManager(Message, frozen=True):
     resource_id: ResourceId
     since_ms: int
+    waiting: str = ""  # why its process does not run yet, as far as its launcher knows
 
 
 class TaskManagerLoss(Message, frozen=True):

@@ -175,7 +175,7 @@ def test_every_metric_that_a_page_names_exists() -> None:
 
 def test_every_file_of_the_tree_that_a_text_names_exists() -> None:
     """By any end of its path: `rest/guard.py` is enough."""
-    tree = ("minflinkd", "plugins", "docs", "tests", "examples", "systemd", "config", "benchmarks")
+    tree = ("minflinkd", "plugins", "docs", "tests", "examples", "systemd", "config", "benchmarks", "deploy")
     files = [f"/{path.relative_to(REPOSITORY)}" for part in tree for path in (REPOSITORY / part).rglob("*.*")]
     wrong = [
         f"{place}: {match[1]}"
