@@ -32,6 +32,7 @@ class StopFailed(MinflinkError):
 class Launched:
     resource_id: ResourceId
     pid: int = 0  # 0: it is no process of this host
+    waiting: str = ""  # why it does not run yet, as far as is known
 
 
 def with_last_words(how: str, tail: str) -> str:

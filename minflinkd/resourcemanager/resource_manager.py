@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -89,6 +90,8 @@ class ResourceManager(CoreDriver[ResourceManagerCore]):
         living = await self._launcher.adopt()  # before a need can ask for a start
         self._core.blob_url = self._blob_url()
         self.inform(lambda now: self._core.found(tuple(launched.resource_id for launched in living), now))
+        for launched in living:
+            self.inform(partial(self._core.start_waits, launched.resource_id, launched.waiting))
         await super()._start()
 
     # --- the core and the world ----------------------------------------------------------------------------------

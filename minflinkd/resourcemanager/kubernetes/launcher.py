@@ -135,7 +135,8 @@ class KubernetesLauncher:
         return self.living()
 
     def living(self) -> tuple[Launched, ...]:
-        return tuple(Launched(pod.resource_id) for pod in self._machine.state.pods.values() if pod.wanted)
+        pods = self._machine.state.pods.values()
+        return tuple(Launched(pod.resource_id, waiting=pod.why) for pod in pods if pod.wanted)
 
     async def stop_all(self, *, adopted: bool = True) -> None:
         wanted = [pod for pod in self._machine.state.pods.values() if pod.wanted and (adopted or not pod.adopted)]

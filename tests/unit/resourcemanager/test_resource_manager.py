@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as copy
 
+from minflinkd.resourcemanager.launcher import Launched
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
 from minflinkd.resourcemanager.resource_manager import ResourceManager
@@ -47,6 +48,7 @@ class FakeLauncher:
     task_managers: dict[ResourceId, BareTaskManager] = field(default_factory=dict)
     stopped: list[tuple[ResourceId, bool]] = field(default_factory=list)
     failing: str = ""
+    living: tuple[Launched, ...] = ()
 
     async def start(self, resource_id: ResourceId) -> None:
         if self.failing:
@@ -56,8 +58,8 @@ class FakeLauncher:
     async def stop(self, resource_id: ResourceId, *, kill: bool = False) -> None:
         self.stopped.append((resource_id, kill))
 
-    async def adopt(self) -> tuple[()]:
-        return ()
+    async def adopt(self) -> tuple[Launched, ...]:
+        return self.living
 
     async def aclose(self) -> None:
         for tm in self.task_managers.values():
@@ -93,9 +95,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Cluster]:
+async def running(*living: Launched) -> AsyncIterator[Cluster]:
     network = LocalNetwork()
-    launcher = FakeLauncher(network)
+    launcher = FakeLauncher(network, living=living)
     manager = ResourceManager(
         network=network,
         launcher=launcher,
@@ -115,6 +117,17 @@ async def running() -> AsyncIterator[Cluster]:
         yield cluster
     await launcher.aclose()
     await network.aclose()
+
+
+async def test_a_start_of_an_earlier_daemon_that_waits_still_says_why() -> None:
+    """The reason does not change, so the launcher does not tell it again (R50)."""
+    async with running(Launched(ResourceId("tm-old"), waiting="no node")) as cluster:
+        overview = await cluster.network.ask(RESOURCE_MANAGER, m.GetResourceOverview(), timeout=1)
+        assert [(each.resource_id, each.waiting) for each in overview.starting] == [("tm-old", "no node")]
+        cluster.manager.task_manager_waits(ResourceId("tm-old"), "")
+        cluster.manager.task_manager_found(ResourceId("tm-late"))
+        overview = await cluster.network.ask(RESOURCE_MANAGER, m.GetResourceOverview(), timeout=1)
+        assert [(each.resource_id, each.waiting) for each in overview.starting] == [("tm-old", ""), ("tm-late", "")]
 
 
 async def test_a_need_starts_a_taskmanager_and_is_served_by_it_once_it_registers() -> None:
