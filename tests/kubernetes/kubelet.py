@@ -24,7 +24,7 @@ import psutil
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.store import Object, Refusal
 
-POD_UID = "MINFLINKD_TEST_POD_UID"  # variable by which the processes of a Pod are found
+POD_UID = "TEST_POD_UID"  # variable by which the processes of a Pod are found
 TAIL_BYTES, TAIL_LINES = 2048, 80  # of the log, in a termination message
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
@@ -348,7 +348,8 @@ def _kill_rest(uid: str) -> None:
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(POD_UID) == uid:
                 process.kill()
-                left.append(process)
+                if process.ppid() != os.getpid():  # asyncio reaps our own children
+                    left.append(process)
     psutil.wait_procs(left, timeout=10)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from tests.cluster import FOR_TESTS, Cluster, free_port, running_cluster
 from tests.kubernetes.api_server import ApiServer, api_server
 from tests.kubernetes.kubelet import Kubelets, kubelets
-from tests.tls import CaInTest
+from tests.tls import CaInTest, everywhere
 
 
 @dataclass
@@ -30,8 +30,11 @@ class PodCluster:
 
 
 @asynccontextmanager
-async def pod_cluster(base: Path, *, room: int = 10, **more: object) -> AsyncIterator[PodCluster]:
-    """Run a daemon and an API server with two nodes, each with `room` Pods, and TLS between daemon and TaskManagers."""
+async def pod_cluster(base: Path, *, room: int = 10, https: bool = False, **more: object) -> AsyncIterator[PodCluster]:
+    """Run a daemon and an API server with two nodes, each with `room` Pods, and TLS between daemon and TaskManagers.
+
+    `https`: clients use TLS as well, which those that upload files need.
+    """
     base.mkdir(parents=True, exist_ok=True)
     files, secret = CaInTest(base / "ca").files(), secrets.token_hex(32)
     mounted = base / "mounted"
@@ -39,6 +42,7 @@ async def pod_cluster(base: Path, *, room: int = 10, **more: object) -> AsyncIte
     async with api_server(base / "account") as server, kubelets(server, base / "nodes") as nodes:
         nodes.nodes = [type(nodes.nodes[0])(name, room) for name in ("node-1", "node-2")]
         settings: dict[str, object] = {
+            **(everywhere(files) if https else {}),
             "resourcemanager.driver": "kubernetes",
             "kubernetes.api-server": server.url,
             "kubernetes.namespace": server.namespace,
@@ -65,7 +69,7 @@ async def pod_cluster(base: Path, *, room: int = 10, **more: object) -> AsyncIte
         template.write_text(json.dumps(_template(mounted)))
         _mount(mounted / "secret", {"cluster.secret": secret.encode()})  # the daemon itself runs in no Pod
         _mount(mounted / "tls", {name: path.read_bytes() for name, path in tls.items()})
-        async with running_cluster(base / "cluster", **settings) as cluster:
+        async with running_cluster(base / "cluster", ca_file=files.ca if https else None, **settings) as cluster:
             yield PodCluster(cluster, server, nodes)
 
 

@@ -34,7 +34,11 @@ STATEFUL_SET = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "minflin
 
 def template(script: str = POLITE) -> dict[str, Any]:
     container = {"name": "taskmanager", "image": "minflinkd:0.1.0", "command": [sys.executable, "-c", script]}
-    return {"apiVersion": "v1", "kind": "Pod", "spec": {"terminationGracePeriodSeconds": 5, "containers": [container]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "spec": {"terminationGracePeriodSeconds": 600, "containers": [container]},
+    }
 
 
 @dataclass
@@ -76,6 +80,7 @@ class PodWorld:
                 on_found=self.found.append,
             ),
             leads=lambda: self.leads,
+            check=True,
         )
         self.launchers.append(launcher)
         return launcher

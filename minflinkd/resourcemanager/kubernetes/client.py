@@ -73,12 +73,12 @@ class KubernetesClient:
         self._opening = asyncio.Lock()
 
     async def create(
-        self, manifest: Json, *, dry_run: bool = False, patience: float = PATIENCE, trouble: Trouble | None = None
+        self, manifest: Json, *, dry_run: bool = False, patience: float | None = None, trouble: Trouble | None = None
     ) -> Pod:
         """Create a Pod, or with `dry_run` only learn whether it could be created.
 
-        `trouble` is told of each attempt that failed. Raises ApiRefused (409: there is a Pod of this name), ApiUnknown,
-        UnusableAccess.
+        `patience`: seconds. `trouble` is told of each attempt that failed. Raises ApiRefused (409: there is a Pod of
+        this name), ApiUnknown, UnusableAccess.
         """
         # Without this, the server would leave out fields that it does not know, such as misspelled ones.
         params = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
@@ -150,9 +150,12 @@ class KubernetesClient:
         params: dict[str, str] | None = None,
         body: Json | None = None,
         *,
-        patience: float = PATIENCE,
+        patience: float | None = None,
         trouble: Trouble | None = None,
     ) -> bytes:
+        """Return the answer. `patience`: seconds for which it is repeated; None: PATIENCE, 0: it is not."""
+        patience = PATIENCE if patience is None else patience
+
         async def once() -> bytes:
             try:
                 timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT)
@@ -182,7 +185,7 @@ class KubernetesClient:
         url = self._server + self._path + path
         try:
             async with session.request(
-                method, url, params=params, json=body, headers=headers, timeout=timeout
+                method, url, params=params, json=body, headers=headers, timeout=timeout, allow_redirects=False
             ) as answer:
                 if answer.status >= 300:
                     raise self._refusal(answer, await answer.read())

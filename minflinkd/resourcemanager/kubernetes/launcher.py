@@ -50,7 +50,8 @@ class KubernetesLauncher:
     """A TaskManagerLauncher.
 
     `own_pod` is the name of the daemon's Pod, whose StatefulSet owns the TaskManagers; empty: nobody owns them. While
-    `leads` returns False, nothing is created or deleted (A11).
+    `leads` returns False, nothing is created or deleted (A11). With `check`, the machine's invariants are checked after
+    every step.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class KubernetesLauncher:
         own_pod: str,
         reports: Reports,
         leads: Callable[[], bool] = lambda: True,
+        check: bool = False,
     ) -> None:
         self._client = client
         self._template = template
@@ -71,7 +73,9 @@ class KubernetesLauncher:
         self._leads = leads
         self._owner: OwnerReference | None = None
         self._owner_known = not own_pod
-        self._machine = Machine[p.Pods, p.Event, p.Command](p.Pods(), p.step, p.check_invariants, name="Pods")
+        self._machine = Machine[p.Pods, p.Event, p.Command](
+            p.Pods(), p.step, p.check_invariants if check else None, name="Pods"
+        )
         self._watch = StateWatch(lambda: self._machine.state)
         self._commands = CommandQueue[p.Command](self._carry_out)
         self._tasks = TaskOwner("Pod launcher")

@@ -11,9 +11,11 @@ from minflinkd.config.cluster_options import LogLevel
 from minflinkd.config.load import parse_config
 from minflinkd.config.origin import Layer, Origin
 from minflinkd.config.values import PortRange
+from minflinkd.daemon_kubernetes import POD_NAME
 from minflinkd.daemon_options import restart_strategy
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy
 from minflinkd.resourcemanager import process
+from minflinkd.resourcemanager.kubernetes.template import POD_IP
 from minflinkd.runtime import crash_points, private_files
 from minflinkd.runtime.units import Duration, MemorySize
 
@@ -299,6 +301,11 @@ def test_values_that_are_impossible_together_are_refused_where_they_were_set(tex
     (fault,) = faults(text)
     assert (fault.origin, fault.key) == ("minflinkd.yaml:1", key)
     assert words in fault.problem
+
+
+def test_what_kubernetes_tells_a_pod_about_itself_is_no_option() -> None:
+    """The variables have the prefix of options (R50)."""
+    parse_config(KUBERNETES, {POD_IP: "10.0.0.9", POD_NAME: "minflinkd-0"}, {})
 
 
 def test_with_pods_there_is_one_daemon() -> None:

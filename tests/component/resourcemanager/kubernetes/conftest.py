@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minflinkd.resourcemanager.kubernetes import client, watch
+from minflinkd.resourcemanager.kubernetes import client, launcher, watch
 from minflinkd.runtime.tls import Clients, Tls
 from tests.kubernetes.api_server import ApiServer, api_server
 from tests.kubernetes.kubelet import kubelets
@@ -26,6 +26,8 @@ async def server(tmp_path: Path, authority: CaInTest, monkeypatch: pytest.Monkey
     monkeypatch.setattr(client, "LONGEST_PAUSE", 0.05)
     monkeypatch.setattr(watch, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(watch, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(launcher, "FIRST_LIST_TIMEOUT", 120.0)  # however busy the machine is
+    monkeypatch.setattr(launcher, "STOP_TIMEOUT", 120.0)
     account = tmp_path / "account"
     account.mkdir()
     (account / "ca.crt").write_bytes(authority.ca.read_bytes())

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from minflinkd.resourcemanager.kubernetes import client as client_module
 from minflinkd.resourcemanager.kubernetes import launcher as module
@@ -160,7 +161,9 @@ async def test_a_stop_is_repeated_until_the_api_server_has_heard_it(
     pid = await world.start()
     world.server.go_away()
     stopping = asyncio.create_task(world.launcher.stop(TM))
-    await asyncio.sleep(0)
+    with capture_logs() as logs:
+        await until(lambda: any(line["event"].startswith("a Pod could not be deleted") for line in logs))
+    assert alive(pid)
     world.server.come_back()
     await stopping
     assert not alive(pid)
