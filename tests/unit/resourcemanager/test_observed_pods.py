@@ -131,6 +131,8 @@ def test_other_containers_of_the_pod_do_not_count() -> None:
     ended = container({"terminated": {"exitCode": 1, "reason": "Error"}})
     assert seen({"phase": "Running", "containerStatuses": [*running, *ended]}).stage is Stage.ENDED
     assert seen({"phase": "Pending", "containerStatuses": running}).stage is Stage.SCHEDULED
+    left, works = container({"terminated": {"exitCode": 1}}, "log-shipper"), container({"running": {}})
+    assert seen({"phase": "Running", "containerStatuses": [*left, *works]}).stage is Stage.RUNNING
 
 
 def test_a_pod_that_kubernetes_ended_says_for_whom() -> None:

@@ -64,7 +64,7 @@ def test_a_kill_is_added_to_a_stop_and_not_the_other_way_round() -> None:
     begun = (p.PodWanted(TM), p.PodCreated(TM, "u1"))
     _, commands = after(*begun, p.PodUnwanted(TM, kill=False), p.PodUnwanted(TM, kill=True))
     assert commands[1:] == [p.DeletePod(TM, "u1"), p.DeletePod(TM, "u1", kill=True)]
-    _, commands = after(*begun, p.PodUnwanted(TM, kill=True), p.PodUnwanted(TM, kill=False))
+    _, commands = after(*begun, *(p.PodUnwanted(TM, kill=kill) for kill in (True, False, True)))
     assert commands[1:] == [p.DeletePod(TM, "u1", kill=True)]
 
 
