@@ -84,6 +84,7 @@ class KubernetesLauncher:
         self._creations: dict[ResourceId, asyncio.Future[None]] = {}
         self._creating: dict[ResourceId, asyncio.Task[None]] = {}
         self._deleting: dict[ResourceId, asyncio.Task[None]] = {}
+        self._troubled: set[ResourceId] = set()  # they are said to wait for the API server
 
     async def check(self) -> None:
         """Have the API server check the template, for a daemon that starts. Raises UnusablePodTemplate.
@@ -169,6 +170,8 @@ class KubernetesLauncher:
     def listed(self, pods: tuple[Pod, ...]) -> None:
         seen = tuple(found for pod in pods if (found := observed(pod)) is not None)
         self._feed(p.PodsListed(seen, self._before))
+        for resource_id in tuple(self._troubled):
+            self._trouble_over(resource_id)
 
     def changed(self, pod: Pod) -> None:
         if (seen := observed(pod)) is not None:
@@ -182,7 +185,18 @@ class KubernetesLauncher:
         """Pods that do not run yet wait for the API server, too."""
         for pod in self._machine.state.pods.values():
             if pod.phase in (p.PodPhase.REQUESTED, p.PodPhase.PENDING, p.PodPhase.SCHEDULED):
-                self._reports.on_waiting(pod.resource_id, why)
+                self._waits_for_server(pod.resource_id, why)
+
+    def _waits_for_server(self, resource_id: ResourceId, why: str) -> None:
+        self._troubled.add(resource_id)
+        self._reports.on_waiting(resource_id, why)
+
+    def _trouble_over(self, resource_id: ResourceId) -> None:
+        """Say again what keeps the Pod from running, or that nothing does."""
+        if resource_id in self._troubled:
+            self._troubled.discard(resource_id)
+            pod = self._machine.state.pods.get(resource_id)
+            self._reports.on_waiting(resource_id, pod.why if pod is not None else "")
 
     # --- the machine and the world -------------------------------------------------------------------------------
 
@@ -201,6 +215,7 @@ class KubernetesLauncher:
         match command:
             case p.CreatePod(resource_id):
                 self._keep(self._creating, resource_id, f"create {resource_id}", self._create(resource_id))
+                self._creating[resource_id].add_done_callback(lambda _: self._creation_over(resource_id))
             case p.GiveUpCreation(resource_id):
                 self._creating[resource_id].cancel()
             case p.DeletePod(resource_id, uid, kill):
@@ -240,11 +255,6 @@ class KubernetesLauncher:
         created = self._creations[resource_id]
         try:
             pod = await self._created(resource_id)
-        except asyncio.CancelledError:
-            self._feed(p.CreationFailed(resource_id, unknown=True))
-            if not created.done():
-                created.set_exception(StartFailed(f"the Pod {resource_id} is not wanted any more"))
-            raise
         except (ApiRefused, ApiUnknown, UnusableAccess) as error:
             if (seen := self._machine.state.pods.get(resource_id)) is not None and seen.uid:
                 if not created.done():  # the watch shows that it was created
@@ -259,14 +269,20 @@ class KubernetesLauncher:
             self._feed(p.PodCreated(resource_id, pod.metadata.uid))
             if not created.done():
                 created.set_result(None)
-        finally:
-            self._creations.pop(resource_id, None)
+            self._trouble_over(resource_id)
+
+    def _creation_over(self, resource_id: ResourceId) -> None:
+        """If it was given up, or failed in a way that nobody foresaw, it is not known whether the Pod exists."""
+        created = self._creations.pop(resource_id, None)
+        if created is not None and not created.done() and not self._tasks.closed:
+            self._feed(p.CreationFailed(resource_id, unknown=True))
+            created.set_exception(StartFailed(f"the Pod {resource_id} is not wanted any more"))
 
     async def _created(self, resource_id: ResourceId) -> Pod:
         """Raises ApiRefused, ApiUnknown, UnusableAccess."""
 
         def trouble(error: ApiUnknown) -> None:
-            self._reports.on_waiting(resource_id, str(error))
+            self._waits_for_server(resource_id, str(error))
 
         wanted = await self._manifest(resource_id)
         try:

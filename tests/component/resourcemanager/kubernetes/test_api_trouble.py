@@ -26,7 +26,31 @@ async def test_a_start_waits_for_an_api_server_that_is_away(world: PodWorld) -> 
     assert "the API server of Kubernetes" in await world.waiting("cannot be reached")
     world.server.come_back()
     await starting
+    await until(lambda: world.waits[-1] == (TM, ""))
     await world.phase(TM, "Running")
+
+
+async def test_a_start_that_is_stopped_before_it_has_begun_is_over(world: PodWorld) -> None:
+    """Whoever waits for it is told, and nothing is left (R50)."""
+    await world.launcher.adopt()
+    starting = asyncio.create_task(world.launcher.start(TM))
+    stopping = asyncio.create_task(world.launcher.stop(TM, kill=True))  # in the same turn of the event loop
+    with pytest.raises(StartFailed, match="not wanted any more"):
+        await starting
+    await stopping
+    assert world.launcher.living() == ()
+    assert world.server.pod(TM) is None
+
+
+async def test_a_pod_does_not_wait_for_an_api_server_that_is_back(world: PodWorld) -> None:
+    """It waits for its node, as before (R50)."""
+    world.nodes.nodes[0].room = 0
+    await world.launcher.start(TM)
+    before = await world.waiting("not scheduled")
+    world.server.go_away()
+    await world.waiting("the API server of Kubernetes")
+    world.server.come_back()
+    await until(lambda: world.waits[-1] == (TM, before))
 
 
 async def test_an_api_server_that_stays_away_fails_the_start(world: PodWorld, monkeypatch: pytest.MonkeyPatch) -> None:
