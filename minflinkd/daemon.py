@@ -24,9 +24,11 @@ from minflinkd.checkpoint import hooks
 from minflinkd.checkpoint.store import require_fit
 from minflinkd.config import Config
 from minflinkd.config import directories as where
+from minflinkd.config.resources import resources_of
 from minflinkd.config.taskmanager_options import Driver
 from minflinkd.config.tls_options import tls_of
 from minflinkd.daemon_access import Door, bind_local, new_door
+from minflinkd.daemon_kubernetes import kubernetes_launcher
 from minflinkd.daemon_options import blob_options, dispatcher_options, master_hooks, resource_manager_options
 from minflinkd.diagnosis.facts import silent_after
 from minflinkd.dispatcher.dispatcher import Dispatcher
@@ -41,9 +43,11 @@ from minflinkd.listeners.telling import Listeners
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
 from minflinkd.metrics.samples import LeadershipSample
+from minflinkd.resourcemanager.kubernetes.launcher import Reports
 from minflinkd.resourcemanager.launcher import TaskManagerLauncher
 from minflinkd.resourcemanager.process import ProcessLauncher
 from minflinkd.resourcemanager.resource_manager import ResourceManager
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.resourcemanager.standalone import StandaloneLauncher
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.cluster import About
@@ -60,6 +64,7 @@ from minflinkd.runtime import listening
 from minflinkd.runtime import log as logging
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.runtime.component import Component
+from minflinkd.runtime.host_resources import host_resources
 from minflinkd.runtime.ids import Chance, IdSource, ResourceId
 from minflinkd.runtime.local_socket import LocalSocket
 from minflinkd.runtime.supervisor import Supervisor
@@ -147,7 +152,7 @@ class Daemon(Component):
         if mandate is None:
             self._ready_file.unlink(missing_ok=True)  # left by a daemon that was killed
         # Check for Java and the port of the endpoint first: without them a TaskManager would be started in vain.
-        if config.resourcemanager.driver is not Driver.STANDALONE:
+        if config.resourcemanager.driver.starts_here:
             java = await asyncio.to_thread(check_java, os.environ)  # TaskManagers inherit it
             log.info("Java was found", program=str(java.program), version=java.version)
             await asyncio.to_thread(check_run_as, config.taskmanager.run_as, config.taskmanager.local_state_dir)
@@ -187,7 +192,9 @@ class Daemon(Component):
         checkpoints = self._storages.at(options.checkpoint_root)
         require_fit(checkpoints)
         await self._storages.require_writable(checkpoints)
-        self.launcher = self._new_launcher()
+        local = Path(config.taskmanager.local_state_dir or state)
+        self._host = await asyncio.to_thread(host_resources, local.absolute())
+        self.launcher = await self._new_launcher()
         self.resource_managers = Supervisor("ResourceManager", self._new_resource_manager, clock=self._clock)
         self.dispatcher = Dispatcher(
             network=self.offloading,
@@ -353,7 +360,7 @@ class Daemon(Component):
         """Apply the options that can change at run time. Running jobs keep the options they started with."""
         self.config = config
         if (resource_manager := self.resource_managers.current) is not None:  # otherwise the next one starts with them
-            resource_manager.reconfigure(resource_manager_options(config))
+            resource_manager.reconfigure(resource_manager_options(config, self._host))
         self.dispatcher.options = dispatcher_options(config, self.state_directory, self._epoch)
 
     async def read_tokens_again(self) -> None:
@@ -400,6 +407,14 @@ class Daemon(Component):
         if (resource_manager := self.resource_managers.current) is not None:  # otherwise the next one finds out
             resource_manager.task_manager_exited(resource_id, reason)
 
+    def _task_manager_waits(self, resource_id: ResourceId, why: str) -> None:
+        if (resource_manager := self.resource_managers.current) is not None:
+            resource_manager.task_manager_waits(resource_id, why)
+
+    def _task_manager_found(self, resource_id: ResourceId) -> None:
+        if (resource_manager := self.resource_managers.current) is not None:  # otherwise the next one adopts it
+            resource_manager.task_manager_found(resource_id)
+
     def _task_manager_disconnected(self, address: Address) -> None:
         if (resource_manager := self.resource_managers.current) is not None:  # otherwise it registers with the next one
             resource_manager.task_manager_disconnected(ResourceId(address.removeprefix("taskmanager/")))
@@ -411,15 +426,25 @@ class Daemon(Component):
             launcher=self.launcher,
             clock=self._clock,
             ids=self._ids,
-            options=resource_manager_options(self.config),
+            options=resource_manager_options(self.config, self._host),
             blob_url=lambda: self.blobs.url,
             blob_store=self._blob_store,
         )
 
-    def _new_launcher(self) -> TaskManagerLauncher:
-        if self.config.resourcemanager.driver is Driver.STANDALONE:
-            return StandaloneLauncher()
+    async def _new_launcher(self) -> TaskManagerLauncher:
         config = self.config
+        if config.resourcemanager.driver is Driver.STANDALONE:
+            return StandaloneLauncher()
+        if config.resourcemanager.driver is Driver.KUBERNETES:
+            reports = Reports(self._task_manager_exited, self._task_manager_waits, self._task_manager_found)
+            return await kubernetes_launcher(
+                config.kubernetes,
+                self._environ,
+                cluster_id=self._cluster_id,
+                epoch=self._epoch,
+                reports=reports,
+                leads=self._leads,
+            )
         return ProcessLauncher(
             directory=where.task_managers(self.state_directory),
             command=self._task_manager_command,
@@ -429,8 +454,11 @@ class Daemon(Component):
             leads=self._leads,
         )
 
-    def _task_manager_command(self, resource_id: ResourceId, directory: Path) -> list[str]:
+    def _task_manager_command(
+        self, resource_id: ResourceId, directory: Path, size: TaskManagerSize | None = None
+    ) -> list[str]:
         """Write the TaskManager's settings and return its command line, which holds no secret."""
+        slots = self.config.taskmanager.number_of_task_slots
         host, port = self.rpc.endpoint
         if self.config.internal_tls.enabled:
             host = self.config.jobmanager.rpc_address or host  # the name that the certificate has
@@ -447,6 +475,8 @@ class Daemon(Component):
             directory=directory,
             class_archives=where.class_archives(self.config, self.state_directory),
             registration_timeout=CHILD_REGISTRATION_TIMEOUT,
+            slots=None if size is None else size.slots,
+            profile=resources_of(self.config, self._host).share(slots) if size is None else size.profile,
         )
         file = directory / "taskmanager.json"
         write_settings(settings, file)

@@ -26,8 +26,14 @@ class Ending(StrEnum):
     HANDOVER = "handover"  # TaskManagers and tasks keep running, for the next daemon
 
 
-async def ending_of_signal(environ: Mapping[str, str], cgroup: Path = CGROUP) -> Ending:
-    """Return what SIGTERM means for this process. Without systemd, or if it does not answer, it is a stop."""
+async def ending_of_signal(environ: Mapping[str, str], cgroup: Path = CGROUP, *, in_pods: bool = False) -> Ending:
+    """Return what SIGTERM means for this process. Without systemd, or if it does not answer, it is a stop.
+
+    `in_pods`: TaskManagers are Pods. Then Kubernetes starts the daemon again after every end, unless its StatefulSet is
+    deleted, and the TaskManagers with it.
+    """
+    if in_pods:
+        return Ending.HANDOVER
     if not environ.get("NOTIFY_SOCKET"):
         return Ending.STOP
     try:

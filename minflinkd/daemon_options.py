@@ -10,12 +10,14 @@ from minflinkd.config import Config
 from minflinkd.config import directories as where
 from minflinkd.config.job_options import ExternalizedCheckpoints, RestartStrategyType, SchedulerType
 from minflinkd.config.quotas import Quotas
+from minflinkd.config.resources import largest_of, resources_of
 from minflinkd.config.taskmanager_options import Driver
 from minflinkd.dispatcher.options import DispatcherOptions
 from minflinkd.jobgraph.archives import ArchiveLimits
 from minflinkd.jobgraph.model import OnDamage, RestartKind, RestartStrategy
 from minflinkd.jobmaster.job_master import JobMasterOptions
 from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 
 
 def blob_options(config: Config, state: Path, cluster_id: str) -> BlobOptions:
@@ -32,11 +34,17 @@ def blob_options(config: Config, state: Path, cluster_id: str) -> BlobOptions:
     )
 
 
-def resource_manager_options(config: Config) -> ResourceManagerOptions:
-    rm = config.resourcemanager
+def resource_manager_options(config: Config, host: ResourceProfile) -> ResourceManagerOptions:
+    """`host`: what the host has on which TaskManagers are started."""
+    rm, slots = config.resourcemanager, config.taskmanager.number_of_task_slots
+    can_start = rm.driver is not Driver.STANDALONE
+    if rm.driver is Driver.KUBERNETES:
+        host = NO_PROFILE  # this host says nothing about the Pods: they have what the options state
     return ResourceManagerOptions(
-        slots_per_tm=config.taskmanager.number_of_task_slots,
-        can_start=rm.driver is not Driver.STANDALONE,
+        slots_per_tm=slots,
+        profile=resources_of(config, host).share(slots) if can_start else NO_PROFILE,
+        largest=largest_of(config, host) if can_start else None,
+        can_start=can_start,
         min=rm.min_taskmanagers,
         standby=rm.standby_taskmanagers,
         max=rm.max_taskmanagers,

@@ -12,6 +12,7 @@ import structlog
 
 from minflinkd.config import Config, load_config
 from minflinkd.config.reload import changes
+from minflinkd.config.taskmanager_options import Driver
 from minflinkd.daemon import Daemon, DaemonInfo
 from minflinkd.daemon_elected import ElectedDaemon, new_daemon
 from minflinkd.daemon_ending import Ending, ending_of_signal
@@ -74,7 +75,8 @@ async def _told_to_end(stop: asyncio.Event, daemon: Daemon | ElectedDaemon, envi
     await first_of(stop.wait(), daemon.handover_asked.wait(), daemon.crashed.wait())
     if daemon.crashed.is_set():
         return Ending.HANDOVER
-    return Ending.HANDOVER if daemon.handover_asked.is_set() else await ending_of_signal(environ)
+    in_pods = daemon.config.resourcemanager.driver is Driver.KUBERNETES
+    return Ending.HANDOVER if daemon.handover_asked.is_set() else await ending_of_signal(environ, in_pods=in_pods)
 
 
 async def first_of(*ways: Coroutine[Any, Any, object]) -> None:

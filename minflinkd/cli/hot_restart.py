@@ -141,7 +141,8 @@ def rescale(
 
     Nothing stops if its TaskManagers have the slots and its state has at least so many partitions. Otherwise it is a
     hot restart of the same version; state with fewer partitions is repartitioned first, which takes longer. A
-    parallelism above the job's max-parallelism is refused.
+    parallelism above the job's max-parallelism is refused. A job with an `autoscaler` changes it again, not before its
+    cool-down has passed.
 
     \b
     Exit codes: as for `minflinkd hot-restart`.

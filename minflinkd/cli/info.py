@@ -17,6 +17,7 @@ from minflinkd.cli.text import ON_TRIAL, duration, moment, print_table, size, st
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
     from minflinkd.rest.schemas import (
+        AutoscalerInfo,
         Checkpoints,
         ClusterOverview,
         HotRestartInfo,
@@ -126,6 +127,13 @@ def _pending(told: PendingInfo) -> str:
     return f"{what} in Kafka" + (f" ({where})" if where else "")
 
 
+def _autoscaler(told: AutoscalerInfo) -> str:
+    if not told.enabled:
+        return "off"
+    bounds = f"{told.min} to {told.max} slots, target {told.target_utilization:.0%}"
+    return f"{bounds}; {told.verdict}: {told.why}" if told.verdict else f"{bounds}; it has not looked at the job yet"
+
+
 def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions) -> None:
     from minflinkd.runtime.errors import in_a_line
 
@@ -153,6 +161,8 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
     if job.minflinkd.bad_records:
         counts_of = (f"{count:,} of {vertex}" for vertex, count in sorted(job.minflinkd.bad_records.items()))
         click.echo(f"Bad records: {', '.join(counts_of)}")
+    if (scaler := job.minflinkd.autoscaler) is not None:
+        click.echo(f"Autoscaler: {_autoscaler(scaler)}")
     if (standby := job.minflinkd.hot_standby) is not None:
         where = standby.taskmanager_id or "none"
         click.echo(
@@ -170,7 +180,8 @@ def _print_job(job: JobInfo, checkpoints: Checkpoints, exceptions: JobExceptions
             click.echo(f"  {when}: {why}{source}{part}; {phases or 'under way'}")
     for restart in job.minflinkd.hot_restarts[:3]:
         phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in restart.phases.items())
-        why = f": {in_a_line(restart.error.message)}" if restart.error is not None else ""
+        why = f", for the autoscaler: {in_a_line(restart.reason)}" if restart.reason else ""
+        why += f": {in_a_line(restart.error.message)}" if restart.error is not None else ""
         told = ON_TRIAL if restart.state == "on-trial" else restart.state
         click.echo(f"Hot restart {restart.number}, {moment(restart.requested)}: {told}{why}; {phases}")
     click.echo()

@@ -21,7 +21,6 @@ import psutil
 
 from minflinkd.config import Config
 from minflinkd.config import directories as where
-from minflinkd.config.taskmanager_options import Driver
 from minflinkd.diagnosis.words import share, size, span
 from minflinkd.runtime import listening
 from minflinkd.runtime.errors import MinflinkError
@@ -59,7 +58,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 async def checks(config: Config, environ: Mapping[str, str], *, daemon_runs: bool = False) -> AsyncIterator[Check]:
     """Yield what is found. `daemon_runs`: a daemon answers already, so taken ports are its own."""
     state = where.state_directory(config, environ)
-    if config.resourcemanager.driver is not Driver.STANDALONE:
+    if config.resourcemanager.driver.starts_here:
         yield await asyncio.to_thread(_java, environ)
         yield _memory(config)
     yield await asyncio.to_thread(_directory, state)

@@ -20,7 +20,8 @@ from typing import TypeVar
 from minflinkd.cli.client import Client
 from minflinkd.config import Config, load_config
 from minflinkd.daemon import Daemon
-from minflinkd.resourcemanager.process import FAREWELL, LOG
+from minflinkd.resourcemanager.launcher import FAREWELL
+from minflinkd.resourcemanager.process import LOG
 from minflinkd.runtime import homes
 from minflinkd.runtime.errors import MinflinkError
 

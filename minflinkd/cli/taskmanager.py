@@ -26,8 +26,15 @@ from minflinkd.cli.starting import told
 @click.option(
     "--resource-id", metavar="ID", help="Its name: tm-, then small letters, digits and -. Default: a random one."
 )
+@click.option(
+    "--managed",
+    is_flag=True,
+    help="The daemon has started it, in a Pod: end if its session does not start, or if no daemon takes it for 10 min.",
+)
 @click.pass_context
-def taskmanager(context: click.Context, file: Path | None, overrides: tuple[str, ...], resource_id: str | None) -> None:
+def taskmanager(
+    context: click.Context, file: Path | None, overrides: tuple[str, ...], resource_id: str | None, managed: bool
+) -> None:
     """Run one TaskManager, until SIGTERM, Ctrl-C or the daemon ends it. It registers with the daemon.
 
     To end a running TaskManager after its jobs have moved to others, use the subcommand `drain`.
@@ -79,7 +86,7 @@ def taskmanager(context: click.Context, file: Path | None, overrides: tuple[str,
         (CannotGoOn, ExitCode.UNREACHABLE),
     )
     with told("The TaskManager cannot run", as_json=as_json, codes=codes):
-        asyncio.run(serve(config, environ=os.environ, resource_id=chosen))
+        asyncio.run(serve(config, environ=os.environ, resource_id=chosen, managed=managed))
 
 
 taskmanager.add_command(drain)

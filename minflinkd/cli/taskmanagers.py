@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +16,7 @@ from minflinkd.cli.text import duration, moment, print_table, size, state
 
 if TYPE_CHECKING:
     from minflinkd.cli.client import Client  # it imports aiohttp: only commands that need a daemon pay for that
-    from minflinkd.rest.schemas import TaskManager, TaskManagerDetails
+    from minflinkd.rest.schemas import StartingInfo, TaskManager, TaskManagerDetails
 
 
 @click.command()
@@ -43,13 +43,28 @@ def taskmanagers(connection: Connection, taskmanager: str | None) -> None:
         if connection.as_json:
             print_json(known)
             return
-        columns = ["TASKMANAGER", "SESSION", ">FREE", ">SLOTS", ">PID", "VERSION", ">HEARTBEAT", "REGISTERED"]
+        columns = [
+            "TASKMANAGER",
+            "SESSION",
+            ">FREE",
+            ">SLOTS",
+            ">PID",
+            "VERSION",
+            ">HEARTBEAT",
+            "REGISTERED",
+            "EACH SLOT",
+        ]
         now = time.time() * 1000
         print_table(columns, [_row(info, now) for info in known.taskmanagers], empty="No TaskManager is registered.")
-        for line in warnings(known.taskmanagers):
+        for line in (*warnings(known.taskmanagers), *waiting((await client.overview()).minflinkd.starting)):
             click.secho(line, fg="yellow")
 
     connection.run(show)
+
+
+def waiting(starting: Iterable[StartingInfo]) -> list[str]:
+    """Return a line for each TaskManager whose process does not run yet, with the reason."""
+    return [f"Warning: {each.id} does not run yet: {each.waiting}" for each in starting if each.waiting]
 
 
 def warnings(known: Iterable[TaskManager]) -> list[str]:
@@ -70,7 +85,14 @@ def _row(info: TaskManager, now: float) -> list[object]:
         extras.version,
         age,
         moment(extras.registered),
+        _amounts({name: amount for name, amount in extras.each_slot.items() if name not in ("off-heap", "disk")}),
     ]
+
+
+def _amounts(each_slot: Mapping[str, float]) -> str:
+    from minflinkd.runtime.resource_profile import written  # it imports msgspec
+
+    return ", ".join(f"{written(name, amount)} {name}" for name, amount in each_slot.items())
 
 
 def _print_one(info: TaskManagerDetails) -> None:
@@ -78,6 +100,8 @@ def _print_one(info: TaskManagerDetails) -> None:
     memory = size(info.hardware.physical_memory)
     version = f"minflinkd {extras.version}, " if extras.version else ""
     click.echo(f"{info.id}, {version}pid {extras.pid}, {info.hardware.cpu_cores} cores, {memory}")
+    if extras.each_slot:
+        click.echo(f"Each slot: {_amounts(extras.each_slot)}")
     click.echo(f"Session: {extras.session}, number {extras.session_generation} of this TaskManager")
     if extras.draining:
         click.echo("Draining: it gives out no slots, and ends when all its slots are free")

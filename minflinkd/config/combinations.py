@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from minflinkd.config.ha_options import ANSWERS, LEASE, HaType
 from minflinkd.config.options import Config
 from minflinkd.config.quotas import Quotas
+from minflinkd.config.resources import impossible_resources
 from minflinkd.config.taskmanager_options import Driver
 from minflinkd.config.tls_options import ClientCertificates
 from minflinkd.config.values import socket_addresses
@@ -24,6 +25,8 @@ def impossible(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from _ports(config)
     yield from _spark_cluster(config)
     yield from _run_as(config)
+    yield from impossible_resources(config)
+    yield from _kubernetes(config)
     yield from _high_availability(config)
 
 
@@ -139,10 +142,11 @@ def _tls(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
 
 def _ports(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     rpc = config.jobmanager.rpc_port
-    if config.resourcemanager.driver is Driver.STANDALONE and rpc.fixed is None:
+    driver = config.resourcemanager.driver
+    if not driver.starts_here and rpc.fixed is None:
         yield (
             ("resourcemanager.driver", "jobmanager.rpc.port"),
-            f"with resourcemanager.driver: standalone, jobmanager.rpc.port ({rpc}) must be one port, or no TaskManager "
+            f"with resourcemanager.driver: {driver}, jobmanager.rpc.port ({rpc}) must be one port, or no TaskManager "
             "finds the daemon",
         )
     # Ranges are not checked: if one of their ports is taken, another can be used.
@@ -172,6 +176,45 @@ def _run_as(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             ("taskmanager.run-as", "taskmanager.state.local.root-dir"),
             f"sessions of the user {user} do not reach the state directory: taskmanager.state.local.root-dir must name "
             f"a directory that belongs to {user} (install -d -o {user} -m 700 /var/lib/minflinkd-sessions)",
+        )
+
+
+def _kubernetes(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield what keeps TaskManagers in Pods from reaching the daemon, or lets others reach them."""
+    driver_key = "resourcemanager.driver"
+    if config.resourcemanager.driver is not Driver.KUBERNETES:
+        return
+    needed = {
+        "kubernetes.pod-template-file.taskmanager": (config.kubernetes.pod_template_file, "has the image of the Pods"),
+        "jobmanager.rpc.address": (config.jobmanager.rpc_address, "says how Pods reach the daemon, such as a Service"),
+        "security.secret-file": (config.security.secret_file, "names a file that the daemon and all Pods mount"),
+        "execution.checkpointing.dir": (config.checkpointing.dir, "names a storage that all Pods reach"),
+    }
+    for key, (value, why) in needed.items():
+        if not value:
+            yield (driver_key, key), f"with {driver_key}: kubernetes, {key} must be set: it {why}"
+    if not _shuts_out_others(config, "jobmanager.bind-host"):
+        yield (
+            (driver_key, "security.ssl.internal.enabled"),
+            f"with {driver_key}: kubernetes, daemon and TaskManagers listen on addresses that other Pods reach, and "
+            "whoever reaches them can run code: set security.ssl.internal.enabled: true, or set "
+            "security.allow-unauthenticated: true where a NetworkPolicy lets nobody else in",
+        )
+    if config.taskmanager.run_as:
+        yield (
+            (driver_key, "taskmanager.run-as"),
+            f"with {driver_key}: kubernetes, sessions run as the user of their container: taskmanager.run-as must be "
+            "empty, and securityContext in the Pod template says which user that is",
+        )
+    if config.resourcemanager.largest_taskmanager:
+        key = "resourcemanager.largest-taskmanager"
+        why = f"with {driver_key}: kubernetes, Pods have the size of their template, none is larger: leave out {key}"
+        yield ((driver_key, key), why)
+    if config.ha.type is not HaType.NONE:
+        yield (
+            (driver_key, "high-availability.type"),
+            f"with {driver_key}: kubernetes there is one daemon, which Kubernetes starts again: "
+            "high-availability.type must be none",
         )
 
 

@@ -23,6 +23,7 @@ from minflinkd.config.cluster_options import (
 from minflinkd.config.declaration import Option, declared
 from minflinkd.config.ha_options import HighAvailability
 from minflinkd.config.job_options import Checkpointing, HotRestart, RestartStrategy, Scheduler, Slot
+from minflinkd.config.kubernetes_options import Kubernetes
 from minflinkd.config.origin import Origin
 from minflinkd.config.taskmanager_options import ResourceManager, TaskManager
 from minflinkd.config.tls_options import InternalTls, RestTls
@@ -56,6 +57,7 @@ class Config:
     jobmanager: JobManager = field(default_factory=JobManager)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     resourcemanager: ResourceManager = field(default_factory=ResourceManager)
+    kubernetes: Kubernetes = field(default_factory=Kubernetes)
     taskmanager: TaskManager = field(default_factory=TaskManager)
     slot: Slot = field(default_factory=Slot)
     scheduler: Scheduler = field(default_factory=Scheduler)

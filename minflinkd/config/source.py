@@ -24,6 +24,7 @@ RESERVED_VARIABLES: Final = frozenset(
         *("MINFLINKD_CONFIG", "MINFLINKD_URL", "MINFLINKD_TOKEN", "MINFLINKD_TOKEN_FILE", "MINFLINKD_CA_FILE"),
         *("MINFLINKD_CERT_FILE", "MINFLINKD_KEY_FILE"),
         *("MINFLINKD_CRASH_AT", "MINFLINKD_TASKMANAGER_TOKEN", private_files.VARIABLE),  # between our processes
+        *("MINFLINKD_POD_IP", "MINFLINKD_POD_NAME"),  # what Kubernetes tells a Pod about itself
     }
 )
 

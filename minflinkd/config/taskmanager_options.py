@@ -14,6 +14,12 @@ from minflinkd.runtime.units import Duration, MemorySize
 class Driver(StrEnum):
     PROCESS = "process"  # children of the daemon
     STANDALONE = "standalone"  # started by somebody else
+    KUBERNETES = "kubernetes"  # Pods
+
+    @property
+    def starts_here(self) -> bool:
+        """Whether TaskManagers run on the daemon's host, with its Java."""
+        return self is Driver.PROCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +31,8 @@ class ResourceManager:
         Driver.PROCESS,
         "Who starts TaskManagers. process: the daemon starts them as its children, and also accepts TaskManagers that "
         "register by themselves (`minflinkd taskmanager`). standalone: the daemon starts none, uses those that "
-        "register, and does not control how many there are.",
+        "register, and does not control how many there are. kubernetes: each TaskManager is a Pod "
+        "(docs/kubernetes.md).",
     )
     standby_taskmanagers: int = option(
         "resourcemanager.standby-taskmanagers",
@@ -65,6 +72,14 @@ class ResourceManager:
         reload=Reload.LIVE,
         at_least=1,
         aliases=("taskmanager.start-timeout",),
+    )
+    largest_taskmanager: dict[str, str] = option(
+        "resourcemanager.largest-taskmanager",
+        {},
+        "The most that a TaskManager may have which is started for a job with `resources`: cpu, memory (its heap), "
+        "off-heap, disk, and extras. What is not stated here is what the host has, and of extras what "
+        "taskmanager.resources says. A job that needs more is refused.",
+        reload=Reload.LIVE,
     )
 
 
@@ -161,6 +176,12 @@ class TaskManager:
         4,
         "Number of slots of a TaskManager: how many Spark tasks its session runs at a time.",
         at_least=1,
+    )
+    resources: dict[str, str] = option(
+        "taskmanager.resources",
+        {},
+        "What a TaskManager has besides its heap, for all its slots together: cpu, disk, and extras such as gpu. Each "
+        "slot has its share. cpu and disk that are not stated are those of the host. docs/resources.md tells more.",
     )
     bind_host: str = option(
         "taskmanager.bind-host",

@@ -129,7 +129,8 @@ def slow_starts(facts: ClusterFacts) -> Iterator[Finding]:
                 code="taskmanager-starts-slowly",
                 severity=Severity.WARNING,
                 title="A TaskManager does not register",
-                sentence=f"TaskManager {starting.resource_id} was started {span(lasts)} ago and has not registered",
+                sentence=f"TaskManager {starting.resource_id} was started {span(lasts)} ago and has not registered"
+                + (f": {line(starting.waiting)}" if starting.waiting else ""),
                 figure=span(lasts),
                 do="look into its taskmanager.log, and whether its host is busy",
                 since_ms=starting.since_ms,

@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from minflinkd.diagnosis import backpressure, checkpoints, inputs, outputs, restarts, slots, state, throughput
+from minflinkd.diagnosis import (
+    autoscaler,
+    backpressure,
+    checkpoints,
+    inputs,
+    outputs,
+    restarts,
+    slots,
+    state,
+    throughput,
+)
 from minflinkd.diagnosis.facts import JobFacts
 from minflinkd.diagnosis.findings import Finding, Severity, ordered
 from minflinkd.diagnosis.words import number, span
@@ -21,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     slots.too_few,
     slots.fewer_than_wanted,
     slots.unheard,
+    autoscaler.limited,
     backpressure.full_disk,
     backpressure.backpressured,
     checkpoints.failing,

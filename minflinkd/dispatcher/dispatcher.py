@@ -10,6 +10,7 @@ import structlog
 
 from minflinkd.blob.errors import BlobServerBusy
 from minflinkd.blob.keys import BlobKey
+from minflinkd.dispatcher.autoscaling import Autoscaling
 from minflinkd.dispatcher.blobs import Blobs, artifact_keys, keys_of_versions
 from minflinkd.dispatcher.hot_restart import RestartPolicy
 from minflinkd.dispatcher.inspection import Inspection, unreadable_details
@@ -112,6 +113,7 @@ class Dispatcher(Component):
             clock=clock,
         )
         self._moves = JobMoves(run_of=self._runs.get, tasks=self.tasks, clock=clock)
+        self._autoscaling = Autoscaling(runs=self._runs, network=network, tasks=self.tasks, clock=clock)
         self._orphans = OrphanSweeps(
             root=lambda: storages.at(self.options.checkpoint_root),
             run_of=self._runs.get,
@@ -211,6 +213,7 @@ class Dispatcher(Component):
             if late:
                 log.warning("some jobs are not recovered yet; the others go on", jobs=len(late))
         self._network.attach(self._mailbox)
+        self._autoscaling.start()
 
     def _end_of(self, job_id: JobId) -> j.JobStatus | None:
         result = self._results.get(job_id)

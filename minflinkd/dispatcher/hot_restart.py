@@ -41,6 +41,7 @@ from minflinkd.dispatcher.version_record import Decision, VersionRecord
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.faults import InvalidJobGraph
 from minflinkd.jobgraph.model import encode, version_of
+from minflinkd.jobgraph.resources import profiles_of
 from minflinkd.jobmaster.job import Succession
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.making_way import MakingWay
@@ -133,8 +134,11 @@ class HotRestarts(Component):
 
     # --- 1 the request, 2 the check ----------------------------------------------------------------------------------
 
-    async def rescale(self, request: RescaleJob) -> RestartAnswer:
-        """Restart the running version with another parallelism. Raises what `restart` raises."""
+    async def rescale(self, request: RescaleJob, *, reason: str = "") -> RestartAnswer:
+        """Restart the running version with another parallelism. Raises what `restart` raises.
+
+        `reason`: why the autoscaler asks for it.
+        """
         try:
             graph = rescaled(self.versions.current.graph, request.parallelism, request.vertices, request.least)
         except InvalidJobGraph as error:
@@ -143,12 +147,13 @@ class HotRestarts(Component):
         return await self.restart(
             HotRestartJob(job_id=self._job_id, document=document, dry_run=request.dry_run, replace=request.replace),
             rescales=True,
+            reason=reason,
         )
 
-    async def restart(self, request: HotRestartJob, *, rescales: bool = False) -> RestartAnswer:
+    async def restart(self, request: HotRestartJob, *, rescales: bool = False, reason: str = "") -> RestartAnswer:
         """Check a new version, store it and begin its restart. A refused request has not touched anything.
 
-        `rescales`: it is the running version, with other slots.
+        `rescales`: it is the running version, with other slots. `reason`: why the autoscaler asks for it.
 
         Raises Conflict, QuotaExceeded, NoSession, StorageError, Crashed.
         """
@@ -171,6 +176,7 @@ class HotRestarts(Component):
                     final=not request.latest,
                     replace=request.replace,
                     rescales=rescales,
+                    reason=reason,
                 )
             )
             accepted = True
@@ -287,7 +293,8 @@ class HotRestarts(Component):
 
     def _leaves_tasks(self, master: JobMaster, restart: v.Restart) -> bool:
         """Whether the tasks run on, because the next version only wants other slots for them (R20)."""
-        wanted = restart.rescales or bool(restart.rescaled)  # a hot restart of the same file starts the tasks again
+        # A hot restart of the same file starts the tasks again. One that only turns the autoscaler off does not.
+        wanted = restart.rescales or bool(restart.rescaled) or master.graph.autoscaler != restart.target.autoscaler
         same = wanted and version_of(master.graph) == version_of(restart.target)
         return same and not restart.moves and master.making_way.can_leave_tasks(chain(restart.target))
 
@@ -301,10 +308,13 @@ class HotRestarts(Component):
         try:
             while True:
                 wanted = libraries(restart.target)
+                slots = widths(chain(restart.target))
+                profiles = profiles_of(restart.target, slots)
                 leaves = restart.moves or bool(clash(libraries(master.graph), wanted))
+                leaves = leaves or profiles != profiles_of(master.graph, slots)
                 patience = MOVE_PATIENCE if leaves else self._policy.timeout()
                 try:
-                    await master.making_way.reserve(widths(chain(restart.target)), patience, wanted)
+                    await master.making_way.reserve(slots, patience, wanted, profiles)
                 except NotStoodDown:
                     if not self._is_replaced(restart):
                         raise

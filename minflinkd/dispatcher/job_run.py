@@ -26,6 +26,7 @@ from minflinkd.dispatcher.versions import shown as restarts_of
 from minflinkd.jobmaster.job import Succession
 from minflinkd.jobmaster.job_master import JobMaster
 from minflinkd.jobmaster.savepoints import Savepoints
+from minflinkd.rpc.autoscaler import AutoscalerStatus
 from minflinkd.rpc.jobs import CheckpointsInBrief, FailureRecord, JobDetails, JobStatus
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.component import Component, Crashed
@@ -74,6 +75,7 @@ class JobRun(Component):
         self._blobs = blobs
         self._on_end = on_end
         self.on_change: Callable[[], None] = lambda: None  # called when `details` may return something else
+        self.autoscaler: AutoscalerStatus | None = None  # what it says of the job, if the job has one
         self._failures: tuple[FailureRecord, ...] = ()  # of JobMasters, newest first
         self._past: JobDetails | None = None  # as shown by the last JobMaster that made way for another version
         self._between = False  # one has made way, and the next is not up
@@ -159,7 +161,12 @@ class JobRun(Component):
             return self.result.details
         shown = self._shown()
         failures = sorted((*shown.failures, *self._failures), key=lambda f: f.timestamp_ms, reverse=True)
-        return self._with_restarts(replace(shown, failures=tuple(failures[:KEPT_FAILURES])))
+        kept = tuple(failures[:KEPT_FAILURES])
+        return self._with_restarts(replace(shown, failures=kept, autoscaler=self._of_autoscaler()))
+
+    def _of_autoscaler(self) -> AutoscalerStatus | None:
+        own = self.stored.graph.autoscaler
+        return None if own is None else self.autoscaler or AutoscalerStatus(enabled=own.enabled)
 
     def _with_restarts(self, shown: JobDetails) -> JobDetails:
         versions = self.hot_restarts.versions

@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Protocol
 
 import structlog
@@ -24,6 +26,8 @@ from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.document import parse_json
 from minflinkd.jobgraph.faults import GraphFault, InvalidJobGraph, at
 from minflinkd.jobgraph.model import Isolation, JobGraph, Task, Vertex, encode
+from minflinkd.jobgraph.records import with_formats
+from minflinkd.jobgraph.resources import profiles_of
 from minflinkd.jobgraph.sound_part import of_the_job, sound_tasks
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.jobs import ExplainedTask
@@ -32,6 +36,7 @@ from minflinkd.rpc.snapshot import without_meaning
 from minflinkd.runtime.clock import Clock
 from minflinkd.runtime.errors import InvalidId, Kind, MinflinkError, RemoteError
 from minflinkd.runtime.ids import JobId, TaskId
+from minflinkd.runtime.resource_profile import NO_PROFILE
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +108,7 @@ class Analyzer:
             faults = analysis.faults
         if faults:
             raise InvalidJobGraph(faults)
-        return graph, analysis
+        return with_formats(graph, analysis.record_formats), analysis
 
     async def _with_queries(
         self, job_id: JobId, graph: JobGraph, context: ContextOf
@@ -181,7 +186,9 @@ class Analyzer:
 
     async def _find_session(self, question: m.AnalyzeJob, timeout: float, deadline: float) -> Address:
         job = question.job
-        request = m.FindSession(job_id=job.job_id, libraries=job.libraries, exclusive=question.exclusive)
+        request = m.FindSession(
+            job_id=job.job_id, libraries=job.libraries, exclusive=question.exclusive, profile=question.profile
+        )
         what = "analyse the job"
         return await find_session(self.network, self.clock, request, timeout=timeout, deadline=deadline, what=what)
 
@@ -197,7 +204,10 @@ def explained(analysis: m.Analysis) -> tuple[ExplainedTask, ...]:
 def _question(
     job: m.JobContext, graph: JobGraph, tasks: tuple[Task, ...], *, held: dict[TaskId, m.HeldState] | None = None
 ) -> m.AnalyzeJob:
-    return m.AnalyzeJob(job=job, tasks=tasks, held=held or {}, exclusive=graph.isolation is Isolation.JOB)
+    exclusive, profile = graph.isolation is Isolation.JOB, NO_PROFILE
+    if exclusive:
+        profile = reduce(or_, profiles_of(graph, {task.slot_sharing_group for task in tasks}).values(), NO_PROFILE)
+    return m.AnalyzeJob(job=job, tasks=tasks, held=held or {}, exclusive=exclusive, profile=profile)
 
 
 def _lost_session(error: MinflinkError) -> bool:

@@ -100,6 +100,7 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, float] = {}  # seconds since the request
     error: ErrorInfo | None = None
     rescaled: tuple[Rescaled, ...] = ()
+    reason: str = ""  # why the autoscaler has asked for it; "": somebody else has
 
     @property
     def unproven(self) -> bool:
@@ -145,6 +146,7 @@ class Requested:
     replace: bool = False
     moves: bool = False
     rescales: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -316,6 +318,7 @@ def _requested(this: Step, event: Requested) -> None:
         rescales=event.rescales,
         old=before.old if before is not None else None,
         rescaled=rescaled(this.state.current.graph, event.graph),
+        reason=event.reason,
     )
     if before is not None:
         this.end(replace(before, error=_REPLACED), State.REPLACED)
@@ -396,6 +399,7 @@ def record(restart: Restart) -> HotRestart:
         phases=restart.phases,
         error=restart.error,
         rescaled=restart.rescaled,
+        reason=restart.reason,
     )
 
 

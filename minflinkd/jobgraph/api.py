@@ -62,6 +62,9 @@ class JobSettings(TypedDict, total=False):
     execution: str
     spark: Options
     trigger_interval: float | str
+    autoscaler: Mapping[str, Any]
+    resources: Mapping[str, float | str]  # of each slot: {"memory": "2 GB", "gpu": 1}
+    slot_sharing_groups: Mapping[str, Mapping[str, Mapping[str, float | str]]]  # {"heavy": {"resources": {...}}}
 
 
 class Stream:

@@ -90,6 +90,7 @@ def backfill_of(job: JobGraph, asked: Backfill, *, now_ms: int, done_ms: int | N
     for vertex in kept:
         if vertex.source is not None and vertex.source.format not in (*FILE_FORMATS, "kafka"):
             notes.append(f"{vertex.id} is read from where its own code or options begin, perhaps only from now on")
+    groups = {vertex.slot_sharing_group for vertex in kept}
     graph = replace(
         job,
         name=asked.name or f"{job.name}-backfill",
@@ -105,6 +106,8 @@ def backfill_of(job: JobGraph, asked: Backfill, *, now_ms: int, done_ms: int | N
         recovery=Recovery.RESTART,
         execution=Execution.MICRO_BATCH,
         trigger_interval=Duration(0.0),
+        autoscaler=None,
+        slot_sharing_groups={g: stated for g, stated in job.slot_sharing_groups.items() if g in groups},
     )
     return Made(graph=graph, notes=tuple(notes), shares=bool(shared))
 

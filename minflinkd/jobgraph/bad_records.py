@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from minflinkd.jobgraph import delivery, params
 from minflinkd.jobgraph.faults import Faults, at, meant, show, vertex_path
 from minflinkd.jobgraph.model import BadRecordSink, JobGraph, OnBadRecord, OutputMode, Source, Vertex
+from minflinkd.jobgraph.records import record_formats
 from minflinkd.runtime.ids import VertexId
 
 PARSED = ("json", "csv")  # formats whose parser tells good records from bad ones
@@ -56,7 +57,7 @@ def check_bad_records(graph: JobGraph, faults: Faults) -> None:
 
 
 def _check_source(graph: JobGraph, source: Source, path: str, faults: Faults) -> None:
-    if source.format not in PARSED:
+    if source.format not in PARSED and not record_formats(source):
         problem = f"a {source.format or 'faulty'} source parses no records"
         hint = f"set it on the vertex that parses them, which says in a column {ERROR} what is wrong with a row"
         faults.add(path, problem, hint)
@@ -95,6 +96,9 @@ def _check_sink(by_id: Mapping[VertexId, Vertex], name: VertexId, path: str, fau
     elif sink.sink is not None and delivery.key_of(sink.sink):
         problem = "bad records have no key by which they could replace each other"
         faults.add(at(at(vertex_path(name), "sink"), "options"), problem, "leave the key out")
+    elif sink.sink is not None and (formats := record_formats(sink.sink)):
+        part, problem = next(iter(formats)), "bad records are written to Kafka as JSON"
+        faults.add(at(at(vertex_path(name), "sink"), part), problem, f"leave {part} and schema-registry out")
 
 
 def in_agreement(kept: Iterable[Vertex]) -> tuple[Vertex, ...]:

@@ -32,7 +32,7 @@ class SettingChange(Struct, frozen=True):
 
 
 _APART = frozenset({"vertices", "restore"})  # the former are compared one by one; the latter concerns only the start
-_BY_NAME = ("params", "spark", "checkpointing", "restart-strategy")
+_BY_NAME = ("params", "spark", "checkpointing", "restart-strategy", "autoscaler", "resources")
 
 
 def vertex_changes(old: JobGraph, new: JobGraph) -> tuple[VertexChange, ...]:

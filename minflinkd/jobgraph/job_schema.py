@@ -89,6 +89,8 @@ class _Writer:
                 return self._vertices()
             return {"type": "array", "items": self._value(args[0])}
         if origin is dict:
+            if isinstance(args[1], type) and issubclass(args[1], Struct):
+                return {"type": "object", "additionalProperties": self.refer(args[1])}
             return {"type": "object", "additionalProperties": {} if args[1] is Any else _SCALAR}
         if isinstance(kind, type) and issubclass(kind, Struct):
             return self.refer(kind)

@@ -107,6 +107,31 @@ class BadRecordSink(Struct, frozen=True):
     to: VertexId
 
 
+class RecordFormat(Struct, frozen=True):
+    """How the bytes of a key or a value in Kafka are written: with a schema of a registry (`jobgraph.records`).
+
+    The job reads and writes with one schema, whatever others records were written with. It is the subject's latest one
+    when the job is submitted, unless one is named. `schema` and `id` hold it from then on.
+    """
+
+    format: str = ""
+    subject: str | None = None  # in the registry; None: TOPIC-key or TOPIC-value
+    version: Annotated[int, msgspec.Meta(ge=1)] | None = None  # of the subject; None: the latest
+    schema: str | None = None  # as JSON
+    id: int | None = None  # of the schema, for a sink
+
+
+class SchemaRegistry(Struct, frozen=True):
+    """A server with the schemas of records, that speaks Confluent's HTTP API (K10)."""
+
+    url: str  # or several, divided by commas
+    user: str | None = None
+    password: str | None = None  # the name of a secret: `${secret:registry}`
+    token: str | None = None  # the name of a secret; sent in place of user and password
+    ca: str | None = None  # a file with the certificates that are trusted, on the TaskManagers; None: those of Java
+    timeout: Duration = Duration(60.0)  # how long a micro-batch waits for a schema that it needs
+
+
 class Source(Struct, frozen=True):
     """Any format of Spark's readStream, or a Python function that returns a streaming DataFrame."""
 
@@ -115,6 +140,9 @@ class Source(Struct, frozen=True):
     schema: str | None = None  # DDL: `carrier STRING, time TIMESTAMP`
     options: dict[str, str] = {}
     python: str | None = None  # module:function(spark, params) -> DataFrame
+    key: RecordFormat | None = None  # of Kafka: None leaves it as bytes
+    value: RecordFormat | None = None
+    schema_registry: SchemaRegistry | None = None
 
 
 class Compaction(Struct, frozen=True):
@@ -133,6 +161,9 @@ class Sink(Struct, frozen=True):
     options: dict[str, str] = {}
     python: str | None = None  # module:function(batch, epoch), or a class with stage, commit and abort
     compaction: Compaction | None = None  # of an Iceberg table
+    key: RecordFormat | None = None  # of Kafka: None takes texts or bytes
+    value: RecordFormat | None = None
+    schema_registry: SchemaRegistry | None = None
 
 
 class Input(Struct, frozen=True):
@@ -229,6 +260,24 @@ class Artifact(Struct, frozen=True):
     units: tuple[str, ...] = ()  # what it claims of a session (`libraries`); set by the daemon when it accepts the job
 
 
+class Autoscaler(Struct, frozen=True):
+    """The daemon gives the job as many slots as the rows that come in need (R62). `max`: None is max-parallelism."""
+
+    enabled: bool = True
+    target_utilization: float = 0.7  # how much of its slots the job is to use
+    min: Annotated[int, msgspec.Meta(ge=1)] = 1
+    max: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    cool_down: Duration = Duration(60.0)  # least time between two changes
+    scale_down_delay: Duration = Duration(300.0)  # for which fewer slots must have been enough
+    catch_up: Duration = Duration(300.0)  # in which records that wait are to be processed
+
+
+class SlotSharingGroup(Struct, frozen=True):
+    """Settings of the vertices that share slots (J6)."""
+
+    resources: dict[str, str] = {}  # as in JobGraph; replaces it for this group
+
+
 class JobGraph(Struct, frozen=True):
     name: str
     vertices: tuple[Vertex, ...]
@@ -247,7 +296,10 @@ class JobGraph(Struct, frozen=True):
     spark: dict[str, str] = {}  # Spark SQL settings of this job's sessions
     execution: Execution = Execution.MICRO_BATCH
     trigger_interval: Duration = Duration(0.0)  # least time between two micro-batches
+    resources: dict[str, str] = {}  # that each slot must have: cpu, memory, off-heap, disk, and extras (R40)
+    slot_sharing_groups: dict[str, SlotSharingGroup] = {}
     script: str | None = None  # module:function that returns the vertices of a PySpark script; `vertices` is then empty
+    autoscaler: Autoscaler | None = None  # None: the job keeps the parallelism that it is given
 
     def vertex(self, vertex_id: str) -> Vertex:
         return next(v for v in self.vertices if v.id == vertex_id)
@@ -302,10 +354,11 @@ def encode(graph: JobGraph) -> bytes:
 def version_of(graph: JobGraph) -> str:
     """Return what tells the versions of a job apart: tasks of equal versions do the same (A14a).
 
-    How parallel they are makes no difference, since a task can be given other slots while it runs (R20).
+    How parallel they are makes no difference, since a task can be given other slots while it runs (R20). Nor does the
+    autoscaler, which only does so (R62).
     """
     vertices = tuple(replace(vertex, parallelism=None) for vertex in graph.vertices)
-    plain = replace(graph, vertices=vertices, parallelism=1, min_parallelism=1)
+    plain = replace(graph, vertices=vertices, parallelism=1, min_parallelism=1, autoscaler=None)
     return hashlib.sha256(encode(plain)).hexdigest()[:16]
 
 

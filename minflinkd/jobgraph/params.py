@@ -2,8 +2,8 @@
 
 The value is inserted as text, unquoted: `'${carrier}'` is an SQL text, `${minutes}` a number. `$${` is a literal `${`.
 
-`${secret:name}` stands for a secret, in options only. It is replaced where the task runs, and stays as it is everywhere
-else: in records, in checkpoints, and in what is shown.
+`${secret:name}` stands for a secret, in options and for a Schema Registry only. It is replaced where the task runs, and
+stays as it is everywhere else: in records, in checkpoints, and in what is shown.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 
 from minflinkd.jobgraph.faults import meant, show
-from minflinkd.jobgraph.model import Sink, Source, Vertex
+from minflinkd.jobgraph.model import SchemaRegistry, Sink, Source, Vertex
 from minflinkd.jobgraph.reading import option_text
 from minflinkd.runtime.errors import Consequence, MinflinkError
 
 _PLACE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _SECRET = "secret:"  # noqa: S105 - how a placeholder of a secret begins
+_OF_REGISTRY = ("url", "user", "password", "token", "ca")  # texts of a Schema Registry
 
 
 class InvalidParam(MinflinkError):
@@ -66,7 +67,7 @@ def problems(text: str, params: Mapping[str, Any], *, secrets: bool = False) -> 
     for name in dict.fromkeys(m[2] for m in _PLACE.finditer(text) if not m[1]):
         if name.startswith(_SECRET):
             if not secrets:
-                hint = "only an option of a source or a sink may have a secret"
+                hint = "only an option of a source or a sink, or what opens a registry, may have a secret"
                 yield InvalidParam(f"{show(name)[1:-1]} may not stand here", hint=hint)
             elif not is_param_name(name.removeprefix(_SECRET)):
                 hint = "letters, digits, _, - and ., after a letter: ${secret:db-password}"
@@ -82,13 +83,20 @@ def problems(text: str, params: Mapping[str, Any], *, secrets: bool = False) -> 
 def resolve(vertex: Vertex, params: Mapping[str, Any], secret: Callable[[str], str] = placeholder) -> Vertex:
     """Return the vertex as it runs, with the params filled in. Raises InvalidParam, and what `secret` raises.
 
-    They are filled into SQL, schema, watermark delay, paths and options. `secret`: returns what stands in an option for
-    a secret; by default that is its name.
+    They are filled into SQL, schema, watermark delay, paths, options and the texts of a Schema Registry. `secret`:
+    returns what stands for a secret; by default that is its name.
     """
 
     def filled(part: Source | Sink) -> dict[str, Any]:
-        path = part.path and substitute(part.path, params)
-        return {"path": path, "options": {k: substitute(v, params, secret) for k, v in part.options.items()}}
+        registry = part.schema_registry
+        if registry is not None:
+            texts = {name: substitute(text, params, secret) for name, text in _texts(registry)}
+            registry = msgspec.structs.replace(registry, **texts)
+        return {
+            "path": part.path and substitute(part.path, params),
+            "options": {k: substitute(v, params, secret) for k, v in part.options.items()},
+            "schema_registry": registry,
+        }
 
     changes: dict[str, Any] = {}
     if vertex.sql is not None:
@@ -102,6 +110,17 @@ def resolve(vertex: Vertex, params: Mapping[str, Any], secret: Callable[[str], s
         delay = substitute(vertex.watermark.delay, params)
         changes["watermark"] = msgspec.structs.replace(vertex.watermark, delay=delay)
     return msgspec.structs.replace(vertex, **changes)
+
+
+def _texts(registry: SchemaRegistry) -> Iterator[tuple[str, str]]:
+    for name in _OF_REGISTRY:
+        if (text := getattr(registry, name)) is not None:
+            yield name, text
+
+
+def may_name_secrets(keys: tuple[str, ...]) -> bool:
+    """Whether the text with these keys below its vertex may name secrets."""
+    return "options" in keys or keys[-1] in ("password", "token")
 
 
 def names_secrets(vertex: Vertex) -> bool:
@@ -122,3 +141,5 @@ def places(vertex: Vertex) -> Iterator[tuple[tuple[str, ...], str]]:
                 yield (key, "path"), part.path
             for name, value in part.options.items():
                 yield (key, "options", name), value
+            for name, text in _texts(part.schema_registry) if part.schema_registry is not None else ():
+                yield (key, "schema-registry", name), text

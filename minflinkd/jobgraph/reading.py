@@ -124,6 +124,9 @@ class Reader:
             return WRONG
         if kind is Any:
             return {str(key): entry for key, entry in value.items()}
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            parts = {str(key): self.value(kind, entry, at(path, str(key))) for key, entry in value.items()}
+            return {key: part for key, part in parts.items() if part is not WRONG}
         texts = {str(key): option_text(entry) for key, entry in value.items()}
         for key, text in texts.items():
             if text is None:

@@ -24,6 +24,7 @@ from minflinkd.jobgraph.model import (
     Task,
     Vertex,
 )
+from minflinkd.jobgraph.records import record_formats
 
 # Options of Kafka's source that it refuses in real-time mode, once a query runs.
 _OF_BATCHES = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "minpartitions", "endingtimestamp")
@@ -50,6 +51,9 @@ def _check_settings(graph: JobGraph, faults: Faults) -> None:
     if graph.recovery is Recovery.HOT_STANDBY:
         problem = "a hot standby rehearses micro-batches, and in real-time mode there are none"
         faults.add("recovery", problem, "leave one of the two out")
+    if graph.autoscaler is not None:
+        problem = "in real-time mode a query holds its slots for as long as it runs, and is busy all the time"
+        faults.add("autoscaler", problem, "leave one of the two out")
     if graph.script is not None:
         faults.add("execution", "the queries of a script run in micro-batches", "write the job as a job file")
 
@@ -59,7 +63,7 @@ def execution_of(graph: JobGraph) -> Execution:
     if graph.execution is Execution.AUTO:
         faults = Faults()
         _check_settings(graph, faults)
-        if any(map(faults.touch, ("execution", "trigger-interval", "recovery"))):
+        if any(map(faults.touch, ("execution", "trigger-interval", "recovery", "autoscaler"))):
             return Execution.MICRO_BATCH
     return graph.execution
 
@@ -109,6 +113,9 @@ def _check_sink(vertex: Vertex, sink: Sink, path: str, faults: Faults) -> None:
     elif delivery_of(sink) is Delivery.EXACTLY_ONCE:
         problem = "rows that appear at once cannot wait for a checkpoint, so they are written at least once"
         faults.add(at(where, "delivery"), problem, "delivery: at-least-once, or leave `execution` out")
+    elif formats := record_formats(sink):
+        problem = "in real-time mode a sink does not write with a Schema Registry"
+        faults.add(at(where, next(iter(formats))), problem, _INSTEAD)
     if vertex.output_mode not in (None, OutputMode.UPDATE):
         problem = f"in real-time mode a result is written whenever it changes, not in mode {vertex.output_mode}"
         faults.add(at(path, "output-mode"), problem, "output-mode: update, or leave it out")

@@ -27,6 +27,8 @@ from minflinkd.jobgraph.model import (
     Source,
     Vertex,
 )
+from minflinkd.jobgraph.records import check_records
+from minflinkd.jobgraph.resources import check_resources
 
 _KINDS = ("source", "sql", "python", "sink")
 _UNITS = "microsecond|millisecond|second|minute|hour|day|week|month|year"
@@ -40,6 +42,7 @@ def check_job(graph: JobGraph, faults: Faults) -> None:
     _check_checkpointing(graph, faults)
     _check_artifacts(graph.artifacts, faults)
     _check_ids(graph, faults)
+    check_resources(graph, faults)
     fed = senders(graph.vertices)
     for vertex in graph.vertices:
         _check_vertex(graph, vertex, faults)
@@ -189,7 +192,7 @@ def _check_params(graph: JobGraph, vertex: Vertex, path: str, faults: Faults) ->
         where = path
         for key in keys:
             where = at(where, key)
-        for error in params.problems(text, graph.params, secrets="options" in keys):
+        for error in params.problems(text, graph.params, secrets=params.may_name_secrets(keys)):
             faults.add(where, error.message, error.hint)
             if faults.full:  # the hints take time
                 return
@@ -201,6 +204,7 @@ def _check_source(graph: JobGraph, source: Source, path: str, faults: Faults) ->
         for key, value in (("format", source.format), ("path", source.path), ("schema", source.schema)):
             if value:
                 faults.add(at(path, key), f"a python source has no {key}: its function returns the DataFrame")
+        check_records(source, path, faults)
         return
     if not source.format:
         if not faults.touch(at(path, "format")) and not faults.touch(at(path, "python")):
@@ -212,6 +216,7 @@ def _check_source(graph: JobGraph, source: Source, path: str, faults: Faults) ->
         if not source.schema and source.format != "text" and not faults.touch(at(path, "schema")):
             faults.add(path, f"a {source.format} source needs a schema", "schema: carrier STRING, time TIMESTAMP")
     _check_path(graph, source.path, at(path, "path"), faults)
+    check_records(source, path, faults)
     _check_options(source.format, source.options, at(path, "options"), faults, reads=True)
     for name, value in source.options.items():
         if name.lower() == "cleansource" and value.lower() != "off":
@@ -220,6 +225,7 @@ def _check_source(graph: JobGraph, source: Source, path: str, faults: Faults) ->
 
 
 def _check_sink(graph: JobGraph, sink: Sink, path: str, faults: Faults) -> None:
+    check_records(sink, path, faults)
     delivery.check_delivery(graph, sink, path, faults)
     if sink.partition_by and sink.format not in (*formats.FILE_FORMATS, *formats.TABLE_FORMATS):
         faults.add(at(path, "partition-by"), "only files and tables are partitioned", "leave it out")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from minflinkd.jobgraph.autoscaling import check_autoscaler
 from minflinkd.jobgraph.bad_records import in_agreement
 from minflinkd.jobgraph.chaining import check_exchanges
 from minflinkd.jobgraph.faults import DOCUMENT, Faults, at, show, vertex_path
@@ -59,6 +60,7 @@ def parse_job(
             _check_files(graph, base, fetched or {}, faults)
         check_exchanges(graph, faults)
         check_real_time(graph, faults)
+        check_autoscaler(graph, faults)
         check_input_range(graph, faults)
         faults.raise_if_any(positions, lambda: _sound_part(graph, faults))
         return graph

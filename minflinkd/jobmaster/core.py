@@ -7,7 +7,8 @@ returns the rest to the driver as commands from `jobmaster.events`: checkpoints,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Any
 
 from msgspec.structs import replace as copy
@@ -27,6 +28,7 @@ from minflinkd.rpc.party import Answered, Ask, Outcome, Refused, Unknown, fenced
 from minflinkd.runtime.errors import Consequence
 from minflinkd.runtime.ids import AttemptId, Chance, JobId, LeaderId, ResourceId
 from minflinkd.runtime.machine import Machine
+from minflinkd.runtime.resource_profile import NO_PROFILE
 
 CANCEL_PATIENCE = 4  # cancellation timeouts; a TaskManager gives up on a task's session child sooner than this
 
@@ -95,8 +97,16 @@ class JobMasterCore:
         match message:
             case m.OfferSlots(resource_id=resource, address=address, offers=offers):
                 self._heralded.discard(resource)
-                data_url, tasks, draining = message.data_url, message.tasks, message.draining
-                offered = ev.SlotsOffered(resource, address, offers, data_url, tasks, draining, message.libraries)
+                offered = ev.SlotsOffered(
+                    resource,
+                    address,
+                    offers,
+                    message.data_url,
+                    message.tasks,
+                    message.draining,
+                    message.libraries,
+                    message.slot_profile,
+                )
                 self.feed(offered, now)
                 self._beats.heard(resource, now)
                 return m.OffersAccepted(accepted=self.state.pool.accepted(resource, offers))
@@ -223,6 +233,7 @@ class JobMasterCore:
             exclusive=self._options.exclusive,
             libraries=libraries_wanted(self.state),
             hot_standby=self._options.hot_standby and self.state.status is JobStatus.RUNNING,
+            standby_profile=reduce(or_, pool.profiles.values(), NO_PROFILE),
         )
         self._ask(RESOURCE_MANAGER, request, about=_Declaration(pool.version))
 

@@ -21,6 +21,7 @@ from minflinkd.checkpoint.row_counts import row_counts
 from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.jobgraph.chaining import chain
 from minflinkd.jobgraph.model import Isolation, Recovery
+from minflinkd.jobgraph.resources import profiles_of
 from minflinkd.jobmaster.core import JobMasterCore
 from minflinkd.jobmaster.details import details
 from minflinkd.jobmaster.falling_back import AllTasksMustStop, FallingBack
@@ -36,9 +37,10 @@ from minflinkd.jobmaster.proving import Proving
 from minflinkd.jobmaster.restoring import Restoring, TasksHaveStopped
 from minflinkd.jobmaster.savepoints import Savepoints
 from minflinkd.jobmaster.scheduler import events as ev
+from minflinkd.jobmaster.scheduler import resizing
 from minflinkd.jobmaster.scheduler.phases import Predecessors
 from minflinkd.jobmaster.scheduler.sizing import groups_leaving
-from minflinkd.jobmaster.scheduler.state import JobState, only_progress
+from minflinkd.jobmaster.scheduler.state import JobState, only_progress, widths
 from minflinkd.jobmaster.scheduling import Scheduling
 from minflinkd.jobmaster.scrubbing import Scrubbing
 from minflinkd.jobmaster.sinks import JobSinks
@@ -85,10 +87,11 @@ class JobMaster(CoreDriver[JobMasterCore]):
         self.job_id = job_id
         self.graph = graph
         self.leader_id = chance.ids.leader()
+        tasks = chain(graph)
         core = JobMasterCore(
             job_id=job_id,
             leader_id=self.leader_id,
-            tasks=chain(graph),
+            tasks=tasks,
             context=job.context,
             options=replace(
                 options,
@@ -98,6 +101,7 @@ class JobMaster(CoreDriver[JobMasterCore]):
                 exclusive=graph.isolation is Isolation.JOB,
                 hot_standby=graph.recovery is Recovery.HOT_STANDBY,
                 libraries=job.context.libraries,
+                profiles=profiles_of(graph, widths(tasks)),
                 on_trial=trial is not None,
             ),
             heralded=leftovers.task_managers,
@@ -218,6 +222,15 @@ class JobMaster(CoreDriver[JobMasterCore]):
         """Why the job does not yet have the slots that it asks for; empty if nobody said why."""
         state = self._core.state
         return "; ".join(sorted({why for need, why in state.waiting.items() if need in state.pool.needs}))
+
+    @property
+    def unsettled(self) -> str:
+        """Why nobody but a user should change the job now; empty if somebody may (R62)."""
+        if self.on_drained:
+            return "it is to leave a draining TaskManager"
+        if self.savepoints.under_way:
+            return "a savepoint is being made"
+        return resizing.unsettled(self._core.state)
 
     def details(self) -> JobDetails:
         found = details(

@@ -27,6 +27,7 @@ from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.messages import Library
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.runtime.ids import JobId
+from minflinkd.runtime.resource_profile import ResourceProfile
 
 log = structlog.get_logger(__name__)
 
@@ -40,15 +41,22 @@ class MakingWay:
         self._coordinator = coordinator
         self._stood_down: asyncio.Future[None] | None = None  # set once it is asked to stand down
 
-    async def reserve(self, groups: Mapping[str, int], patience: float, libraries: tuple[Library, ...] = ()) -> None:
+    async def reserve(
+        self,
+        groups: Mapping[str, int],
+        patience: float,
+        libraries: tuple[Library, ...] = (),
+        profiles: Mapping[str, ResourceProfile] | None = None,
+    ) -> None:
         """Ask for these slots per slot sharing group while the job runs, and return when the job holds them.
 
-        `libraries`: of the next version. Slots in sessions that cannot hold them do not count.
+        `libraries`: of the next version. Slots in sessions that cannot hold them do not count. Nor do slots that have
+        less than its `profiles` say, by group; None: those of the running version.
 
         It holds them until it stands down, or until `release`. Raises NotStoodDown after `patience` seconds, or at once
         if no TaskManager will ever have that many.
         """
-        self._scheduling.feed(ev.SlotsReserved(groups, libraries))
+        self._scheduling.feed(ev.SlotsReserved(groups, libraries, profiles))
         try:
             async with asyncio.timeout(patience):
                 await self._scheduling.until(_is_settled)

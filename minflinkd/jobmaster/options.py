@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from minflinkd.checkpoint.options import CheckpointOptions
 from minflinkd.jobgraph.model import RestartStrategy
 from minflinkd.rpc.messages import Library
+from minflinkd.runtime.resource_profile import ResourceProfile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,3 +31,4 @@ class JobMasterOptions:
     exclusive: bool = False  # the job has its own TaskManagers (R24)
     hot_standby: bool = False  # a spare TaskManager is kept ready to go on with the tasks (R32)
     libraries: tuple[Library, ...] = ()  # that one session cannot load in two versions (B31)
+    profiles: Mapping[str, ResourceProfile] = field(default_factory=dict)  # of slots, by slot sharing group (R40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace as copy
@@ -71,17 +71,32 @@ class Savepoints:
         self._scheduling = scheduling
         self._drain_task = drain_task
         self._drain: Drain | None = None
-        self._under_way = 0
+        self._asked = 0  # savepoints that somebody waits for
+        self._under_way = 0  # those that are being written
         self._none_under_way = asyncio.Event()
         self._none_under_way.set()
         self.keeps_checkpoints = False  # after a drain without a savepoint, they are all that is left of the job
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a savepoint is being made, or the job is being ended with one."""
+        return self._asked > 0
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        self._asked += 1
+        try:
+            yield
+        finally:
+            self._asked -= 1
 
     async def take(self, directory: Location, name: str = "") -> str:
         """Take a savepoint and return its URI. Raises CheckpointRefused, CheckpointFailed, SavepointNotWritten.
 
         `name` is the name of its directory below `directory`. If it is empty, a new one is made.
         """
-        return await self._take(directory, name)
+        with self._noted():
+            return await self._take(directory, name)
 
     async def stop(
         self, directory: Location, name: str = "", *, cancel: Callable[[], Awaitable[None]] | None = None
@@ -92,6 +107,10 @@ class Savepoints:
 
         Raises CheckpointRefused, CheckpointFailed, StopFailed: the job goes on.
         """
+        with self._noted():
+            return await self._stop(directory, name, cancel)
+
+    async def _stop(self, directory: Location, name: str, cancel: Callable[[], Awaitable[None]] | None) -> str:
         number = self._scheduling.state.round
         try:
             path = await self._take(directory, name, stop=True)
@@ -129,12 +148,13 @@ class Savepoints:
         self._scheduling.feed(ev.DrainBegun())
         self._coordinator.drain_begins()
         attempts = [e.attempt_id for e in state.executions.values() if e.attempt_id is not None]
-        try:
-            await asyncio.gather(*map(self._drain_task, attempts))
-        except MinflinkError as error:
-            drain.failed(StopFailed(f"the job could not be drained: {error}", hint="the job goes on"))
-            self._go_on(error)
-        return await drain.savepoint
+        with self._noted():
+            try:
+                await asyncio.gather(*map(self._drain_task, attempts))
+            except MinflinkError as error:
+                drain.failed(StopFailed(f"the job could not be drained: {error}", hint="the job goes on"))
+                self._go_on(error)
+            return await drain.savepoint
 
     async def drained(self) -> None:
         """Make the savepoint if the job is being drained. Its final checkpoint is complete and published."""

@@ -12,6 +12,7 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from minflinkd.metrics.autoscalers import of_autoscalers
 from minflinkd.metrics.samples import BlobSample, CheckpointSample, ClusterSample, JobSample, TaskSample
 from minflinkd.metrics.task_managers import of_processes
 
@@ -179,6 +180,7 @@ def _of_jobs(jobs: Iterable[JobSample]) -> Iterator[Metric]:
         for phase, seconds in job.hot_restart_phases.items():
             phases.add_metric([job.job_id, phase], seconds)
     yield from (hot, phases, trials, running)
+    yield from of_autoscalers([(job.job_id, job.autoscaler) for job in jobs if job.autoscaler is not None])
     yield from _of_checkpoints([(job.job_id, job.checkpoints) for job in jobs if job.checkpoints is not None])
     yield from _of_tasks([(job.job_id, task) for job in jobs for task in job.tasks])
 

@@ -68,6 +68,16 @@ class RepeatedSample(msgspec.Struct, frozen=True, kw_only=True):
     task_manager: str
 
 
+class AutoscalerSample(msgspec.Struct, frozen=True, kw_only=True):
+    """By slot sharing group, but for `changes`: how many there were since the daemon leads, by direction."""
+
+    slots: dict[str, int]
+    wanted: dict[str, float]
+    utilization: dict[str, float]
+    changes: dict[str, int]
+    limited: bool
+
+
 class JobSample(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     restarts: int
@@ -78,6 +88,7 @@ class JobSample(msgspec.Struct, frozen=True, kw_only=True):
     hot_restart_phases: dict[str, float] = {}  # of the last finished one: seconds since its request
     tasks: tuple[TaskSample, ...] = ()
     checkpoints: CheckpointSample | None = None
+    autoscaler: AutoscalerSample | None = None  # None: the job has none, or it is off
 
 
 class BlobSample(msgspec.Struct, frozen=True, kw_only=True):

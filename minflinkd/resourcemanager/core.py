@@ -201,7 +201,10 @@ class ResourceManagerCore:
     # --- from the driver -----------------------------------------------------------------------------------------
 
     def found(self, resource_ids: tuple[ResourceId, ...], now: float) -> None:
-        """Learn the live TaskManagers that an earlier ResourceManager started (R7). Call it before anything else."""
+        """Learn the live TaskManagers that an earlier ResourceManager started (R7).
+
+        Call it before anything else, and again for what the launcher could not find by then.
+        """
         if resource_ids:
             self._feed(ev.TaskManagersFound(resource_ids), now)
 
@@ -211,6 +214,10 @@ class ResourceManagerCore:
 
     def start_failed(self, resource_id: ResourceId, reason: str, now: float) -> None:
         self._feed(ev.TaskManagerFailed(resource_id, f"its process could not be started: {reason}"), now)
+
+    def start_waits(self, resource_id: ResourceId, why: str, now: float) -> None:
+        """The launcher says why a TaskManager that it starts does not run yet; empty: nothing keeps it any more."""
+        self._feed(ev.StartWaits(resource_id, why), now)
 
     def disconnected(self, resource_id: ResourceId, now: float) -> None:
         """The TaskManager's connection ended. Unless it is heard from within two intervals, it is lost (R10)."""
@@ -244,8 +251,9 @@ class ResourceManagerCore:
                 log.warning("a TaskManager with slots of jobs is lost", resource=resource_id, reason=reason)
                 lost = m.TaskManagerLost(resource_id=resource_id, reason=reason)
                 return [Tell(Address(address), lost, leader_id) for address, leader_id in job_masters]
-            case ev.StartTaskManager(resource_id):
-                log.info("starting a TaskManager", resource=resource_id)
+            case ev.StartTaskManager(resource_id, size):
+                own = {} if size is None else {"size": str(size)}
+                log.info("starting a TaskManager", resource=resource_id, **own)
                 return [command]
             case ev.StopTaskManager(resource_id, reason, kill):
                 log.info("stopping a TaskManager", resource=resource_id, reason=reason, kill=kill)
@@ -377,7 +385,7 @@ class ResourceManagerCore:
             tm = ready[min(ready, key=lambda shelf: (new[shelf], shelf.aged, -shelf.free, shelf))]
             self._feed(ev.SessionLent(tm.resource_id), now)
             return m.SessionFound(address=tm.hello.address if tm.hello is not None else None)
-        self._feed(ev.SessionWanted(request.libraries, request.exclusive), now)
+        self._feed(ev.SessionWanted(request.libraries, request.exclusive, request.profile), now)
         waiting = session_outlook(self.state, self._setting.options, request.libraries, now)
         if request.exclusive:
             waiting = f"the job has isolation: job, so it waits for a TaskManager that no other job uses; {waiting}"
@@ -389,6 +397,8 @@ class ResourceManagerCore:
         if not request.exclusive:
             return None if shelf.dedicated_to else next(found)
         if not shelf.idle or shelf.dedicated_to not in ("", request.job_id):
+            return None
+        if not shelf.profile.covers(request.profile):  # the TaskManager becomes the job's own
             return None
         return next((tm for tm in found if not tm.analysing), None)
 

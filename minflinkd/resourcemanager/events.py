@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.rpc.messages import AllocateSlots, DeclareNeeds, Library, RegisterTaskManager, TaskManagerReport
 from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, ResourceId
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 
 # --- events ---
 
@@ -91,6 +93,14 @@ class AllocationUnknown:
 
 
 @dataclass(frozen=True)
+class StartWaits:
+    """The launcher says why a TaskManager that it starts does not run yet; empty: nothing keeps it any more."""
+
+    resource_id: ResourceId
+    why: str
+
+
+@dataclass(frozen=True)
 class DrainAsked:
     """An operator wants to drain the TaskManager, or, with `undo`, to use it as before (A15b)."""
 
@@ -110,11 +120,12 @@ class DrainAnswered:
 class SessionWanted:
     """An analysis needs any TaskManager with a ready session that holds no other version of these libraries.
 
-    `exclusive`: one that no other job uses.
+    `exclusive`: one that no other job uses, with slots of this `profile`.
     """
 
     libraries: tuple[Library, ...] = ()
     exclusive: bool = False
+    profile: ResourceProfile = NO_PROFILE
 
 
 @dataclass(frozen=True)
@@ -140,6 +151,7 @@ Event = (
     | JobsListed
     | AllocationAnswered
     | AllocationUnknown
+    | StartWaits
     | DrainAsked
     | DrainAnswered
     | SessionWanted
@@ -164,6 +176,7 @@ class StartTaskManager:
     """m3."""
 
     resource_id: ResourceId
+    size: TaskManagerSize | None = None  # None: the default (R40)
 
 
 @dataclass(frozen=True)

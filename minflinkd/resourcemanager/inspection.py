@@ -38,6 +38,7 @@ def task_managers(
             report=shown.report,
             start_phases=shown.start_phases,
             build=tm.hello.build,
+            slot_profile=tm.hello.slot_profile,
             standalone=tm.standalone,
             drained=tm.draining,
             held_by={job_id: held.get(job_id, "") for job_id in tm.jobs} if tm.draining else {},
@@ -56,7 +57,8 @@ def overview(state: Resources, wall_ms: Callable[[float], int]) -> m.ResourceOve
         slots_total=sum(len(tm.slots) for tm in registered),
         slots_free=sum(len(tm.free) for tm in registered if not tm.draining),
         starting=tuple(
-            m.StartingTaskManager(resource_id=tm.resource_id, since_ms=wall_ms(tm.since)) for tm in starting
+            m.StartingTaskManager(resource_id=tm.resource_id, since_ms=wall_ms(tm.since), waiting=tm.waits)
+            for tm in starting
         ),
         lost=state.lost,
         pending_needs=len(state.unserved()),

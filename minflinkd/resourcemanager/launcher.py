@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.runtime.errors import Consequence, MinflinkError
 from minflinkd.runtime.ids import ResourceId
+
+FAREWELL = "error: "  # start of the last line of a process that could not go on
 
 OnExit = Callable[[ResourceId, str], None]  # the reason: how it ended, and the end of its log
 
@@ -29,14 +32,26 @@ class StopFailed(MinflinkError):
 @dataclass(frozen=True)
 class Launched:
     resource_id: ResourceId
-    pid: int
+    pid: int = 0  # 0: it is no process of this host
+    waiting: str = ""  # why it does not run yet, as far as is known
+
+
+def with_last_words(how: str, tail: str) -> str:
+    """Return how a process ended, and why: in its own last words if it had any, otherwise with the end of its log."""
+    if not tail.strip():
+        return how
+    last = tail.strip().rpartition("\n")[2]
+    return f"{how}: {last.removeprefix(FAREWELL)}" if last.startswith(FAREWELL) else f"{how}; its log ends:\n{tail}"
 
 
 class TaskManagerLauncher(Protocol):
     """The launcher reports the exit of every living TaskManager to its `OnExit`, even if it was told to end."""
 
-    async def start(self, resource_id: ResourceId) -> None:
-        """Start a process. Returns when it exists, which is long before it registers. Raises StartFailed."""
+    async def start(self, resource_id: ResourceId, size: TaskManagerSize | None = None) -> None:
+        """Start a process. Returns when it exists, which is long before it registers. Raises StartFailed.
+
+        `size`: the slots that it has to register with, and what each of them has; None: the default (R40).
+        """
         ...
 
     async def stop(self, resource_id: ResourceId, *, kill: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.placement import clashing, covered, hot_standby, largest, least, recovering
 from minflinkd.resourcemanager.provisioning import cannot_start, coming, no_start
+from minflinkd.resourcemanager.sizes import lacking, size_for, too_much
 from minflinkd.resourcemanager.state import Resources
 from minflinkd.resourcemanager.task_managers import Presence
 from minflinkd.rpc.messages import Library, NeedsAnswer, SlotNeed
@@ -21,13 +22,15 @@ def needs_answer(state: Resources, options: ResourceManagerOptions, job_id: JobI
     refused, waiting = {}, {}
     others = _others(state, state.jobs[job_id].libraries)
     for need in needs:
-        asked = f"{_slots(need)} needed; {there}{others}"
+        asked = f"{_slots(need)} needed; {there}{others}{_short(state, need)}"
         if need.allocation_id in later:
             waiting[need.allocation_id] = f"{asked}; the job's own TaskManagers will offer theirs"
         elif state.jobs[job_id].rests(need.allocation_id, now):
             waiting[need.allocation_id] = f"{asked}; slots for it came back, and are looked for again in a moment"
         elif need.beside is not None:
             waiting[need.allocation_id] = f"{asked}; to grow, the job waits until they fall free"
+        elif options.can_start and not _can_be_served(state, options, need) and least(need) <= most:
+            refused[need.allocation_id] = f"{asked}; {_too_much(state, options, need)}"
         elif least(need) > most and options.can_start:
             refused[need.allocation_id] = f"{asked}; a TaskManager has {most} (taskmanager.numberOfTaskSlots)"
         elif options.can_start and (why := no_start(state)) is not None:
@@ -46,6 +49,30 @@ def session_outlook(
     return f"{_there(state)}{others}; {outlook}" if others else outlook
 
 
+def _can_be_served(state: Resources, options: ResourceManagerOptions, need: SlotNeed) -> bool:
+    """Whether some TaskManager has what the need wants of its slots, or could be started with it (R40)."""
+    if not need.profile or size_for(options, need.profile, need.slots, least(need)) is not None:
+        return True
+    return any(s.size >= least(need) and s.profile.covers(need.profile) for s in state.shelves)
+
+
+def _too_much(state: Resources, options: ResourceManagerOptions, need: SlotNeed) -> str:
+    """Return what no TaskManager has, and none could be started with, by name."""
+    slots = "" if least(need) == 1 else f" for {least(need)} slots"
+    return f"{too_much(options, need.profile, least(need))}{slots} (resourcemanager.largest-taskmanager)"
+
+
+def _short(state: Resources, need: SlotNeed) -> str:
+    """Return what is not there, or how many TaskManagers are too small."""
+    there = {shelf: len(found) for shelf, found in state.shelves.items() if shelf.presence is not Presence.STARTING}
+    small = sum(count for shelf, count in there.items() if not shelf.profile.covers(need.profile))
+    if not small:
+        return ""
+    if (lack := lacking([shelf.profile for shelf in there], need.profile)) and small == sum(there.values()):
+        return f"; {lack}"
+    return f", {small} of them with smaller slots"
+
+
 def _others(state: Resources, libraries: tuple[Library, ...]) -> str:
     number = clashing(state, libraries)
     return f", {number} of them with other versions of the job's libraries" if number else ""
@@ -53,6 +80,8 @@ def _others(state: Resources, libraries: tuple[Library, ...]) -> str:
 
 def _slots(need: SlotNeed) -> str:
     number = f"{need.slots} slot{'s' if need.slots > 1 else ''} of one TaskManager"
+    if need.profile:
+        number += f" with {need.profile} each" if need.slots > 1 else f" with {need.profile}"
     few = f", at least {least(need)}," if least(need) != need.slots else ""
     group = f" for slot sharing group {need.group!r}" if need.group else ""
     return f"{number}{group}{few} {'are' if need.slots > 1 else 'is'}"
@@ -85,7 +114,15 @@ def expected(state: Resources, options: ResourceManagerOptions, now: float) -> s
         outlook = f"the last start of a TaskManager failed and will be repeated: {state.starts.reason}"
     else:
         outlook = "a TaskManager will be started"
-    return "; ".join([outlook, *_session_error(state)])
+    return "; ".join([outlook, *_start_waits(state), *_session_error(state)])
+
+
+def _start_waits(state: Resources) -> list[str]:
+    """Return why the process of one TaskManager that starts does not run yet, such as a Pod that is not scheduled."""
+    starting = (found for shelf, found in state.shelves.items() if shelf.presence is Presence.STARTING)
+    waiting = sorted(resource_id for found in starting for resource_id in found)
+    told = ((resource_id, state.task_managers[resource_id].waits) for resource_id in waiting)
+    return next(([f"{resource_id} does not run yet: {why}"] for resource_id, why in told if why), [])
 
 
 def _session_error(state: Resources) -> list[str]:

@@ -1,22 +1,24 @@
 """Decides which TaskManager serves a need (R3, R13, R20, R24). Pure.
 
-A need goes to the TaskManager that provides most of it. Among those, the order of preference is: one that the job is
-already on, one that was dedicated to it when it was analysed, one of the daemon's version, one with a session that has
-not aged, one in use, so that spares stay whole, one that holds the job's libraries, and the fullest one.
+A need goes to the TaskManager that provides most of it. Among those, the order of preference is: one whose slots have
+the least more than is wanted (R40), one that the job is already on, one that was dedicated to it when it was analysed,
+one of the daemon's version, one with a session that has not aged, one in use, so that spares stay whole, one that holds
+the job's libraries, and the fullest one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.state import JobNeeds, Resources
-from minflinkd.resourcemanager.task_managers import Presence, SlotState, TaskManager
+from minflinkd.resourcemanager.task_managers import Presence, Shelf, SlotState, TaskManager
 from minflinkd.rpc.libraries import clash, contains
 from minflinkd.rpc.messages import Library, SlotNeed
 from minflinkd.runtime.ids import AllocationId, JobId, ResourceId
+from minflinkd.runtime.resource_profile import KNOWN, NO_PROFILE, ResourceProfile
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,31 @@ def least(need: SlotNeed) -> int:
     return need.least or need.slots
 
 
-def place(state: Resources, job_id: JobId, need: SlotNeed, now: float) -> Placement | None:
-    """Return where the need is served now, and with how many slots; None: nowhere."""
-    return _place(state, job_id, need, now, own=_own(state, job_id))
+def is_special(shelf: Shelf, options: ResourceManagerOptions) -> bool:
+    """Whether these TaskManagers are for jobs that want more of a slot than one has by default (R40).
+
+    Others get slots there only if they cannot have any elsewhere. A standalone TaskManager is special only for named
+    extras, such as a GPU: its host may well be larger than this one, and it is there anyway.
+    """
+    if not options.can_start or shelf.profile in (NO_PROFILE, options.profile):
+        return False
+    more = options.profile.missing(shelf.profile)
+    return any(name not in KNOWN for name in more) if shelf.standalone else bool(more)
+
+
+def place(
+    state: Resources,
+    job_id: JobId,
+    need: SlotNeed,
+    now: float,
+    *,
+    kept: Callable[[TaskManager], bool] | None = None,
+) -> Placement | None:
+    """Return where the need is served now, and with how many slots; None: nowhere.
+
+    `kept`: which TaskManagers' slots are for others (`claims`).
+    """
+    return _place(state, job_id, need, now, own=_own(state, job_id), kept=kept)
 
 
 def hot_standby(state: Resources, job_id: JobId, now: float) -> ResourceId | None:
@@ -50,7 +74,8 @@ def hot_standby(state: Resources, job_id: JobId, now: float) -> ResourceId | Non
         return None
     held = state.holdings[job_id].items()
     most = max(len(state.task_managers[r].slots_of(allocation)) for allocation, found in held for r in found)
-    need = SlotNeed(allocation_id=AllocationId(""), slots=most)
+    profile = state.jobs[job_id].declaration.standby_profile
+    need = SlotNeed(allocation_id=AllocationId(""), slots=most, profile=profile)
     found = _place(state, job_id, need, now, own=frozenset(), lost=own)
     return None if found is None or found.task_manager.aged else found.task_manager.resource_id
 
@@ -68,12 +93,13 @@ def _place(
     *,
     own: Collection[ResourceId],
     lost: Collection[ResourceId] = (),
+    kept: Callable[[TaskManager], bool] | None = None,
 ) -> Placement | None:
     """`own`: the TaskManagers that the job is on. `lost`: those that do not count."""
     job = state.jobs[job_id]
     best: tuple[tuple[object, ...], Placement] | None = None
-    for tm in _candidates(state, job_id, sorted(own), lost, now):
-        if job.exclusive and any(other != job_id for other in tm.jobs):
+    for tm in _candidates(state, job_id, need.profile, sorted(own), lost, now):
+        if (job.exclusive and any(other != job_id for other in tm.jobs)) or (kept is not None and kept(tm)):
             continue
         here = tm.resource_id == need.beside
         worth = min(len(tm.free) + (need.held if here else 0), need.slots)
@@ -88,6 +114,7 @@ def _place(
         key = (
             -worth,
             not here,
+            tm.profile.excess(need.profile) if need.profile else (),
             not mine,
             tm.dedicated_to is None,
             tm.outdated,
@@ -104,18 +131,26 @@ def _place(
 
 
 def _candidates(
-    state: Resources, job_id: JobId, own: list[ResourceId], lost: Collection[ResourceId], now: float
+    state: Resources,
+    job_id: JobId,
+    profile: ResourceProfile,
+    own: list[ResourceId],
+    lost: Collection[ResourceId],
+    now: float,
 ) -> Iterator[TaskManager]:
-    """Yield those that the job is on, and one of each kind of the others, without other versions of its libraries."""
+    """Yield those that the job is on, and one of each kind of the others, without other versions of its libraries.
+
+    Their slots have what `profile` says.
+    """
     libraries = state.jobs[job_id].libraries
     for resource_id in own:
         tm = state.task_managers[resource_id]
         free = tm.ready and not tm.draining and tm.free and now >= tm.rest_until and tm.dedicated_to in (None, job_id)
-        if free and not clash(tm.libraries, libraries):
+        if free and not clash(tm.libraries, libraries) and tm.profile.covers(profile):
             yield tm
     for shelf, found in state.shelves.items():
         free = shelf.presence is Presence.READY and shelf.free > 0 and shelf.dedicated_to in ("", job_id)
-        if free and not clash(shelf.libraries, libraries):
+        if free and not clash(shelf.libraries, libraries) and shelf.profile.covers(profile):
             tms = (state.task_managers[resource_id] for resource_id in found if resource_id not in lost)
             yield from islice((tm for tm in tms if now >= tm.rest_until), 1)
 
@@ -138,26 +173,27 @@ def covered(state: Resources, job_id: JobId, options: ResourceManagerOptions, no
     job = state.jobs[job_id]
     if now >= job.since + options.heartbeat_timeout:
         return frozenset()
-    sizes = _unknown_to(state, job_id, job)
+    unknown = _unknown_to(state, job_id, job)
     found = set()
     for need in sorted(state.open_needs[job_id], key=lambda need: (-need.slots, need.allocation_id)):
-        fitting = [size for size in sizes if size >= least(need)]
+        fitting = [each for each in unknown if each[0] >= least(need) and each[1].covers(need.profile)]
         if fitting:
-            sizes.remove(min(fitting, key=lambda size: (size < need.slots, abs(size - need.slots))))
+            unknown.remove(min(fitting, key=lambda each: (each[0] < need.slots, abs(each[0] - need.slots), each[1])))
             found.add(need.allocation_id)
     return frozenset(found)
 
 
-def _unknown_to(state: Resources, job_id: JobId, job: JobNeeds) -> list[int]:
-    """Return the sizes of allocations that TaskManagers hold for the job, and that its JobMaster may still be offered.
+def _unknown_to(state: Resources, job_id: JobId, job: JobNeeds) -> list[tuple[int, ResourceProfile]]:
+    """Return the allocations that TaskManagers hold for the job, and that its JobMaster may still be offered.
 
-    It neither holds nor wants them. What it has held and given up, it does not take again.
+    Of each, the number of slots, and what they have. The JobMaster neither holds nor wants them. What it has held and
+    given up, it does not take again.
     """
-    sizes = []
+    found = []
     for allocation, resource_ids in state.holdings.get(job_id, {}).items():
         if allocation not in job.held and allocation not in job.needs and allocation not in job.given_up:
             tm = state.task_managers[resource_ids[0]]
             slots = tm.slots_of(allocation)
             if not tm.draining and all(tm.slots[i].state is SlotState.ALLOCATED for i in slots):
-                sizes.append(len(slots))
-    return sizes
+                found.append((len(slots), tm.profile))
+    return found

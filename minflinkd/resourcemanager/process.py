@@ -25,7 +25,8 @@ import msgspec
 import psutil
 import structlog
 
-from minflinkd.resourcemanager.launcher import Launched, OnExit, StartFailed, StopFailed
+from minflinkd.resourcemanager.launcher import Launched, OnExit, StartFailed, StopFailed, with_last_words
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.runtime import homes
 from minflinkd.runtime.errors import MALFORMED
 from minflinkd.runtime.ids import ResourceId
@@ -41,9 +42,8 @@ LAUNCH_TIMEOUT = 10.0  # seconds to wait for launches to end before living proce
 KILL_TIMEOUT = 30.0  # seconds from SIGKILL until nothing is left
 LOG_TIMEOUT = 1.0  # seconds that the report of an exit waits for the end of the log
 TAIL_BYTES = 2048  # of the log, in the reason of an exit
-FAREWELL = "error: "  # start of the last line of a process that could not go on
 
-Command = Callable[[ResourceId, Path], Sequence[str]]
+Command = Callable[[ResourceId, Path, TaskManagerSize | None], Sequence[str]]
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +69,10 @@ class _Process:
 class ProcessLauncher:
     """A TaskManagerLauncher.
 
-    `command` writes what the TaskManager needs into its directory and returns its command line, which must contain no
-    secret. It runs in a thread. `extra_directories`: what a TaskManager has outside its own directory; they are removed
-    with it, as the user `run_as`. `grace`: seconds from asking a TaskManager to end to killing it. While `leads`
-    returns False, this launcher starts and ends nothing: the next leader may have adopted the tasks (A11).
+    `command` writes what a TaskManager of this size needs into its directory and returns its command line, which must
+    contain no secret. It runs in a thread. `extra_directories`: what a TaskManager has outside its own directory; they
+    are removed with it, as the user `run_as`. `grace`: seconds from asking a TaskManager to end to killing it. While
+    `leads` returns False, this launcher starts and ends nothing: the next leader may have adopted the tasks (A11).
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class ProcessLauncher:
     def working_directory(self, resource_id: ResourceId) -> Path:
         return self._directory / resource_id
 
-    async def start(self, resource_id: ResourceId) -> None:
+    async def start(self, resource_id: ResourceId, size: TaskManagerSize | None = None) -> None:
         if not self._leads():
             raise StartFailed(f"{resource_id} is not started: it is not certain that this daemon leads")
         failures: list[Exception] = []
         # Use a separate task: a cancelled caller must not leave a process that nobody watches.
-        launch = self._tasks.job(f"start {resource_id}", self._start(resource_id), on_error=failures.append)
+        launch = self._tasks.job(f"start {resource_id}", self._start(resource_id, size), on_error=failures.append)
         self._launching[resource_id] = launch
         launch.add_done_callback(lambda _: self._launching.pop(resource_id, None))
         await asyncio.shield(launch)
@@ -199,8 +199,8 @@ class ProcessLauncher:
 
     # --- starting -------------------------------------------------------------------------------------------------
 
-    async def _start(self, resource_id: ResourceId) -> None:
-        self._watch(await asyncio.to_thread(self._launch, resource_id))
+    async def _start(self, resource_id: ResourceId, size: TaskManagerSize | None) -> None:
+        self._watch(await asyncio.to_thread(self._launch, resource_id, size))
 
     async def _launches(self) -> None:
         """Wait until no launch is under way. What a launch starts lives on, even if whoever asked for it does not."""
@@ -209,13 +209,13 @@ class ProcessLauncher:
             for launch in stuck:
                 log.warning("a launch takes long", launch=launch.get_name(), seconds=LAUNCH_TIMEOUT)
 
-    def _launch(self, resource_id: ResourceId) -> _Process:
+    def _launch(self, resource_id: ResourceId, size: TaskManagerSize | None) -> _Process:
         home = self.working_directory(resource_id)
         home.mkdir(mode=0o700, parents=True)
         token = secrets.token_hex(16)
         child = None
         try:
-            child = self._spawn(resource_id, home, token)
+            child = self._spawn(resource_id, home, token, size)
             created = psutil.Process(child.pid).create_time()
             _write_identity(home, Identity(token=token, pid=child.pid, created=created))
             return _Process(resource_id, child.pid, created, token, os.pidfd_open(child.pid), child)
@@ -227,10 +227,12 @@ class ProcessLauncher:
             self._remove_extra(resource_id)
             raise
 
-    def _spawn(self, resource_id: ResourceId, home: Path, token: str) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, resource_id: ResourceId, home: Path, token: str, size: TaskManagerSize | None
+    ) -> subprocess.Popen[bytes]:
         logs = home / homes.LOGS
         logs.mkdir()
-        argv = list(self._command(resource_id, home))
+        argv = list(self._command(resource_id, home, size))
         _write_identity(home, Identity(token=token))  # first, so that a crash never leaves an unknown process
         with (logs / LOG).open("ab") as out:
             return subprocess.Popen(
@@ -399,17 +401,14 @@ def _write_identity(home: Path, identity: Identity) -> None:
 
 
 def _reason(exit_code: int | None, tail: str) -> str:
-    """Return how the process ended, and why: in its own last words if it had any."""
+    """Return how the process ended, and why."""
     if exit_code is None:
         how = "its process ended"  # adopted: only its parent learns how
     elif exit_code < 0:
         how = f"its process was killed by {_signal_name(-exit_code)}"
     else:
         how = f"its process ended with exit code {exit_code}"
-    if not tail or exit_code == 0:
-        return how
-    last = tail.rpartition("\n")[2]
-    return f"{how}: {last.removeprefix(FAREWELL)}" if last.startswith(FAREWELL) else f"{how}; its log ends:\n{tail}"
+    return how if exit_code == 0 else with_last_words(how, tail)
 
 
 def _signal_name(number: int) -> str:

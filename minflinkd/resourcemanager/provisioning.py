@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from minflinkd.resourcemanager.options import ResourceManagerOptions
-from minflinkd.resourcemanager.placement import covered, least
+from minflinkd.resourcemanager.placement import is_special, least
+from minflinkd.resourcemanager.rooms import Missing, Rooms, is_coming, lay, room_of
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.resourcemanager.state import Resources
 from minflinkd.resourcemanager.task_managers import Presence, Shelf, TaskManager, TaskManagerState
-from minflinkd.rpc.libraries import clash, together
-from minflinkd.rpc.messages import Library
 from minflinkd.runtime.ids import JobId
 
 FAILED_STARTS = 3  # in a row, before those who wait are told that none will come
@@ -20,18 +18,6 @@ DOUBLED = 3  # number of times that the time for a start is doubled, at most
 LONGEST_START = 10.0  # start timeouts that the start of a session may take, even if it makes progress
 RECOVERY = 3.0  # seconds after a loss that jobs noticed, in which no spare is started: it would slow them down
 LONELY = 30.0  # seconds that an idle dedicated TaskManager waits for its job, or the job's next JobMaster
-
-
-class Room(NamedTuple):
-    """Free room on a TaskManager. Rooms sort in the order in which they are taken: the tightest first."""
-
-    aged: bool
-    whole: bool  # nothing is placed in it
-    free: int  # slots
-    libraries: tuple[Library, ...] = ()
-
-    def after(self, slots: int, libraries: tuple[Library, ...]) -> Room:
-        return Room(self.aged, self.whole and slots == 0, self.free - slots, together(self.libraries, libraries))
 
 
 def cannot_start(state: Resources, options: ResourceManagerOptions) -> str | None:
@@ -65,18 +51,14 @@ def hangs(tm: TaskManager, state: Resources, options: ResourceManagerOptions, no
     """Return why a starting TaskManager is given up. If its session makes progress, it is waited for, up to a limit."""
     patience = start_patience(state, options)
     if tm.state is TaskManagerState.STARTING:
-        return f"it did not register within {patience:g} s" if now - tm.since >= patience else None
+        why = f": {tm.waits}" if tm.waits else ""
+        return f"it did not register within {patience:g} s{why}" if now - tm.since >= patience else None
     if not tm.idle or tm.ready or tm.standalone:
         return None
     taken = now - tm.readiness_since
     if now - max(tm.readiness_since, tm.got_on) >= patience or taken >= LONGEST_START * options.start_timeout:
         return f"its session was not ready for {taken:.0f} s"
     return None
-
-
-def is_coming(tm: TaskManager, options: ResourceManagerOptions, now: float) -> bool:
-    """Whether its slots can be expected soon: it has registered, and its session is starting."""
-    return tm.registered and not tm.ready and now - max(tm.readiness_since, tm.got_on) < options.start_timeout
 
 
 def coming(state: Resources, options: ResourceManagerOptions, now: float) -> int:
@@ -90,21 +72,55 @@ def coming(state: Resources, options: ResourceManagerOptions, now: float) -> int
     )
 
 
-def starts_wanted(state: Resources, options: ResourceManagerOptions, now: float) -> int:
-    """Return how many TaskManagers to start now, so that all needs have room and `standby` is kept.
+def starts_wanted(state: Resources, options: ResourceManagerOptions, now: float) -> tuple[TaskManagerSize, ...]:
+    """Return the sizes of TaskManagers to start now, so that all needs have room and `standby` is kept.
 
     Each need is placed, the largest first, in the tightest room that takes it: coming slots serve one need each (R3). A
-    need to grow beside a TaskManager starts nothing: what it was not given at once is wished for (R20).
+    need to grow beside a TaskManager starts nothing: what it was not given at once is wished for (R20). Standbys have
+    the default size.
     """
     if cannot_start(state, options) is not None or now < state.starts.not_before:
-        return 0
+        return ()
     most = min(options.max - state.count(), options.max_concurrent_starts - _starts_under_way(state, options, now))
     if most <= 0:
-        return 0
-    rooms = _Rooms(state, options, now)
-    _lay(state, options, now, rooms, most)
+        return ()
+    rooms = Rooms(state, options, now)
+    lay(state, options, now, rooms, most)
     spares = max(0, options.standby - rooms.spares()) if now >= state.spares_from else 0
-    return min(most, rooms.added + spares)
+    sizes = [missing.size for missing in rooms.added] + [options.size] * spares
+    return tuple(sizes[:most])
+
+
+def in_the_way(state: Resources, options: ResourceManagerOptions, now: float) -> tuple[TaskManager, str] | None:
+    """Return an idle TaskManager that has to end so that one of another size can start, and why (R40).
+
+    That is so if there are as many as there may be, and nobody who waits can use it. It may be a standby: the longest
+    idle one ends.
+    """
+    if not any(need.profile for needs in state.open_needs.values() for need in needs):
+        return None
+    if not options.can_start or state.count() < options.max or now < state.starts.not_before or no_start(state):
+        return None
+    if _starts_under_way(state, options, now) >= options.max_concurrent_starts:
+        return None
+    rooms = Rooms(state, options, now, to_any=True)
+    lay(state, options, now, rooms)
+    wanted = next((missing for missing in rooms.added if missing.profile), None)
+    if wanted is None:
+        return None
+    idle = [tm for tm in state.living() if tm.idle and not (tm.standalone or tm.analysing) and tm.shelf is not None]
+    for tm in sorted(idle, key=lambda tm: tm.idle_since):
+        if tm.shelf is not None and _makes_way(state, options, rooms, tm.shelf, wanted):
+            return tm, f"it makes way for a TaskManager of {wanted.size}"
+    return None
+
+
+def _makes_way(state: Resources, options: ResourceManagerOptions, rooms: Rooms, shelf: Shelf, wanted: Missing) -> bool:
+    """Whether nobody who waits can use an idle TaskManager of this shelf."""
+    if not shelf.dedicated_to:
+        return rooms.untouched(room_of(shelf, options))
+    needs = state.open_needs.get(JobId(shelf.dedicated_to), ())
+    return bool(needs) and not any(shelf.profile.covers(n.profile) and shelf.free >= least(n) for n in needs)
 
 
 def _starts_under_way(state: Resources, options: ResourceManagerOptions, now: float) -> int:
@@ -120,96 +136,16 @@ def _starts_under_way(state: Resources, options: ResourceManagerOptions, now: fl
     )
 
 
-class _Rooms:
-    """Rooms on TaskManagers for any job, present or coming.
+def spares(state: Resources, options: ResourceManagerOptions) -> int:
+    """Return the number of wholly free TaskManagers for any job, ready or on their way.
 
-    Needs are placed in them; one is added if none takes a need.
+    Aged ones do not count, nor do those that are kept for jobs with special demands.
     """
-
-    def __init__(self, state: Resources, options: ResourceManagerOptions, now: float) -> None:
-        self.added = 0
-        self._size = options.slots_per_tm
-        self._counts: Counter[Room] = Counter()
-        for shelf, found in state.shelves.items():
-            if shelf.dedicated_to:
-                continue
-            if shelf.presence is Presence.STARTING:
-                self._counts[Room(False, True, options.slots_per_tm)] += len(found)
-            elif shelf.presence is Presence.READY:
-                self._counts[Room(shelf.aged, shelf.idle, shelf.free, shelf.libraries)] += len(found)
-            else:
-                count = sum(is_coming(state.task_managers[resource_id], options, now) for resource_id in found)
-                self._counts[Room(False, shelf.idle, shelf.free, shelf.libraries)] += count
-
-    def take(self, slots: int, libraries: tuple[Library, ...], *, whole: bool = False) -> Room:
-        """Remove the tightest fitting room and return it. If none fits, a TaskManager is added."""
-        fitting = (
-            room
-            for room, count in self._counts.items()
-            if count and room.free >= slots and (room.whole or not whole) and not clash(room.libraries, libraries)
-        )
-        if (room := min(fitting, default=None)) is None:
-            self.added += 1
-            return Room(False, True, self._size)
-        self._counts[room] -= 1
-        return room
-
-    def put(self, room: Room) -> None:
-        self._counts[room] += 1
-
-    def spares(self) -> int:
-        return sum(count for room, count in self._counts.items() if room.whole and not room.aged)
+    return sum(len(found) for shelf, found in state.shelves.items() if _is_spare(shelf, options))
 
 
-def _lay(state: Resources, options: ResourceManagerOptions, now: float, rooms: _Rooms, most: int) -> None:
-    """Place needs and wishes in the rooms, until `most` were added."""
-    shared = [(wish.slots, wish.libraries) for wish in state.wishes.values() if not wish.exclusive]
-    own = [
-        (list[int](), [min(wish.slots, options.slots_per_tm)], wish.libraries)
-        for wish in state.wishes.values()
-        if wish.exclusive
-    ]
-    for job_id in sorted(state.open_needs, key=lambda job_id: state.jobs[job_id].number):
-        later = covered(state, job_id, options, now)
-        wanted = [
-            min(need.slots, options.slots_per_tm)
-            for need in state.open_needs[job_id]
-            if need.beside is None and need.allocation_id not in later and least(need) <= options.slots_per_tm
-        ]
-        libraries = state.jobs[job_id].libraries
-        if state.jobs[job_id].exclusive:
-            own.append((_dedicated_rooms(state, job_id), wanted, libraries))
-        else:
-            shared += [(slots, libraries) for slots in wanted]
-    for slots, libraries in sorted(shared, key=lambda wanted: -wanted[0]):
-        if slots > options.slots_per_tm:
-            continue
-        if rooms.added >= most:
-            return
-        rooms.put(rooms.take(slots, libraries).after(slots, libraries))
-    for mine, wanted, libraries in own:
-        for slots in sorted(wanted, reverse=True):
-            if rooms.added >= most:
-                return
-            if (tightest := min((free for free in mine if free >= slots), default=None)) is not None:
-                mine.remove(tightest)
-            else:
-                tightest = rooms.take(slots, libraries, whole=True).free
-            mine.append(tightest - slots)
-
-
-def _dedicated_rooms(state: Resources, job_id: JobId) -> list[int]:
-    mine = ((shelf, found) for shelf, found in state.shelves.items() if shelf.dedicated_to == job_id)
-    return [shelf.free for shelf, found in mine for _ in found]
-
-
-def spares(state: Resources) -> int:
-    """Return the number of wholly free TaskManagers for any job, ready or on their way. Aged ones do not count."""
-    return sum(len(found) for shelf, found in state.shelves.items() if _is_spare(shelf))
-
-
-def _is_spare(shelf: Shelf) -> bool:
-    return shelf.idle and not shelf.dedicated_to and not shelf.aged
+def _is_spare(shelf: Shelf, options: ResourceManagerOptions) -> bool:
+    return shelf.idle and not shelf.dedicated_to and not shelf.aged and not is_special(shelf, options)
 
 
 def surplus(state: Resources, options: ResourceManagerOptions, now: float) -> Iterator[tuple[TaskManager, str]]:
@@ -219,7 +155,7 @@ def surplus(state: Resources, options: ResourceManagerOptions, now: float) -> It
     they have been idle for too long (R6), unless they are standalone. Dedicated ones end if their job does not need
     them (R24), because no other job can use them.
     """
-    total, spare = state.count(), spares(state)
+    total, spare = state.count(), spares(state, options)
     waiting = any(need.beside is None for needs in state.open_needs.values() for need in needs)
     wanted = options.standby if options.standby or not state.wishes else 1
     for tm in sorted((tm for tm in state.living() if tm.idle), key=lambda tm: tm.idle_since):
@@ -236,7 +172,7 @@ def surplus(state: Resources, options: ResourceManagerOptions, now: float) -> It
             continue
         if tm.standalone or tm.analysing or waiting or idle < options.taskmanager_timeout or total <= options.min:
             continue
-        counts = tm.shelf is not None and _is_spare(tm.shelf)
+        counts = tm.shelf is not None and _is_spare(tm.shelf, options)
         if not counts or spare > wanted:
             spare, total = spare - counts, total - 1
             yield tm, f"idle for {idle:.0f} s, and not needed as a standby"
@@ -256,7 +192,9 @@ def to_renew(state: Resources, options: ResourceManagerOptions, now: float) -> I
     ]
     if not aged:
         return
-    ready = sum(len(found) for s, found in state.shelves.items() if s.presence is Presence.READY and _is_spare(s))
+    ready = sum(
+        len(found) for s, found in state.shelves.items() if s.presence is Presence.READY and _is_spare(s, options)
+    )
     helpless = cannot_start(state, options) is not None or state.starts.failed > 0
     if ready < min(1, options.standby) and not helpless:
         return

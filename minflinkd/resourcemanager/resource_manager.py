@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -12,6 +13,7 @@ from minflinkd.resourcemanager import events as ev
 from minflinkd.resourcemanager.core import ResourceManagerCore
 from minflinkd.resourcemanager.launcher import TaskManagerLauncher
 from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.resourcemanager.state import Resources
 from minflinkd.rpc.core_driver import CoreDriver
 from minflinkd.rpc.network import RESOURCE_MANAGER, Network
@@ -71,6 +73,14 @@ class ResourceManager(CoreDriver[ResourceManagerCore]):
         """The launcher saw the process end. Does nothing if that was already known."""
         self._happened(lambda now: self._core.exited(resource_id, reason, now))
 
+    def task_manager_waits(self, resource_id: ResourceId, why: str) -> None:
+        """The launcher says why a TaskManager that it starts does not run yet; empty: nothing keeps it any more."""
+        self._happened(lambda now: self._core.start_waits(resource_id, why, now))
+
+    def task_manager_found(self, resource_id: ResourceId) -> None:
+        """The launcher found a TaskManager of an earlier daemon, after this ResourceManager had begun."""
+        self._happened(lambda now: self._core.found((resource_id,), now))
+
     def task_manager_disconnected(self, resource_id: ResourceId) -> None:
         """The TaskManager's connection ended (R10)."""
         self._happened(lambda now: self._core.disconnected(resource_id, now))
@@ -81,6 +91,8 @@ class ResourceManager(CoreDriver[ResourceManagerCore]):
         living = await self._launcher.adopt()  # before a need can ask for a start
         self._core.blob_url = self._blob_url()
         self.inform(lambda now: self._core.found(tuple(launched.resource_id for launched in living), now))
+        for launched in living:
+            self.inform(partial(self._core.start_waits, launched.resource_id, launched.waiting))
         await super()._start()
 
     # --- the core and the world ----------------------------------------------------------------------------------
@@ -93,16 +105,16 @@ class ResourceManager(CoreDriver[ResourceManagerCore]):
 
     def _carry_out_own(self, command: object) -> None:
         match command:
-            case ev.StartTaskManager(resource_id):
-                self.tasks.job(f"start {resource_id}", self._start_task_manager(resource_id))
+            case ev.StartTaskManager(resource_id, size):
+                self.tasks.job(f"start {resource_id}", self._start_task_manager(resource_id, size))
             case ev.StopTaskManager(resource_id, _, kill):
                 self.tasks.job(f"stop {resource_id}", self._launcher.stop(resource_id, kill=kill))
             case _:
                 super()._carry_out_own(command)
 
-    async def _start_task_manager(self, resource_id: ResourceId) -> None:
+    async def _start_task_manager(self, resource_id: ResourceId, size: TaskManagerSize | None) -> None:
         try:
-            await self._launcher.start(resource_id)
+            await self._launcher.start(resource_id, size)
         except Exception as error:
             log.exception("a TaskManager could not be started", resource=resource_id)
             reason = str(error)

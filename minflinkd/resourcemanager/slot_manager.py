@@ -7,12 +7,16 @@ served by slots of one TaskManager. `core` notices the silence of parties and re
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 
 from minflinkd.resourcemanager import events as ev
-from minflinkd.resourcemanager.placement import covered, least, place, recovering
-from minflinkd.resourcemanager.provisioning import RECOVERY, hangs, starts_wanted, surplus, to_renew
+from minflinkd.resourcemanager.claims import claims
+from minflinkd.resourcemanager.placement import covered, is_special, least, place, recovering
+from minflinkd.resourcemanager.provisioning import RECOVERY, hangs, in_the_way, starts_wanted, surplus, to_renew
 from minflinkd.resourcemanager.reservations import follow, overdue, reserve
+from minflinkd.resourcemanager.sizes import TaskManagerSize, falls_short, size_for
 from minflinkd.resourcemanager.state import KEPT_LOSSES, JobNeeds, Loss, Past, Resources, Returned, Starts, Wish
 from minflinkd.resourcemanager.step import Setting, Step
 from minflinkd.resourcemanager.task_managers import SlotState, TaskManager, TaskManagerState
@@ -25,6 +29,7 @@ from minflinkd.rpc.messages import (
     TaskManagerReport,
 )
 from minflinkd.runtime.ids import AllocationId, JobId, LeaderId, ResourceId
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 
 FIRST_BACKOFF = 0.5  # seconds between failed starts; doubled with each
 LONGEST_BACKOFF = 30.0
@@ -66,12 +71,14 @@ def _react(this: Step, event: ev.Event) -> None:
             _answered(this, allocation, allocated, report)
         case ev.AllocationUnknown(resource_id, allocation):
             _repeat(this, resource_id, allocation)
+        case ev.StartWaits(resource_id, why):
+            _start_waits(this, resource_id, why)
         case ev.DrainAsked(resource_id, undo):
             _drain_asked(this, resource_id, draining=not undo)
         case ev.DrainAnswered(number, report):
             _drain_answered(this, number, report)
-        case ev.SessionWanted(libraries, exclusive):
-            this.wish("session", Wish(0, this.now + WISH_TIMEOUT, exclusive, libraries))
+        case ev.SessionWanted(libraries, exclusive, profile):
+            this.wish("session", Wish(0, this.now + WISH_TIMEOUT, exclusive, libraries, profile))
         case ev.SessionLent(resource_id):
             _lent(this, resource_id)
         case ev.Tick():
@@ -81,32 +88,44 @@ def _react(this: Step, event: ev.Event) -> None:
 def _advance(this: Step) -> None:
     if this.state.open_needs and not recovering(this.state, this.now):
         _serve(this)
-    for _ in range(starts_wanted(this.state, this.options, this.now)):
-        resource_id = this.new_resource_id()
-        this.put(TaskManager(resource_id, since=this.now, readiness_since=this.now))
-        this.commands.append(ev.StartTaskManager(resource_id))
+    if (found := in_the_way(this.state, this.options, this.now)) is not None:
+        _tell_to_exit(this, *found)
+    for wanted in starts_wanted(this.state, this.options, this.now):
+        resource_id, size = this.new_resource_id(), None if wanted == this.options.size else wanted
+        this.put(TaskManager(resource_id, since=this.now, readiness_since=this.now, size=size))
+        this.commands.append(ev.StartTaskManager(resource_id, size))
 
 
 # --- slots -----------------------------------------------------------------------------------------------------------
 
 
 def _serve(this: Step) -> None:
-    """Serve open needs, the oldest job first.
+    """Serve open needs, the oldest job first, and of a job the needs with the largest demands.
 
     Needs that only let a job grow come last, and get what no waiting job can use now (R20).
     """
-    nowhere = most_slots(this.state) + 1
+    nowhere: dict[ResourceProfile, int] = defaultdict(lambda: most_slots(this.state) + 1)
+    claimed = claims(this.state, this.options, this.now)
     later = {job_id: covered(this.state, job_id, this.options, this.now) for job_id in this.state.open_needs}
-    for job_id, need in sorted(this.state.unserved(), key=lambda wanted: wanted[1].beside is not None):
+    for job_id, need in sorted(this.state.unserved(), key=lambda wanted: _turn(this.state, *wanted)):
         job = this.state.jobs[job_id]
         if need.allocation_id in later[job_id] or job.rests(need.allocation_id, this.now):
             continue
-        shared = need.beside is None and not job.exclusive and not job.libraries
-        placement = place(this.state, job_id, need, this.now) if not shared or least(need) < nowhere else None
+        shared = need.beside is None and not job.exclusive and not job.libraries and not claimed.any
+        if shared and least(need) >= nowhere[need.profile]:
+            continue
+        kept = partial(claimed.keep, job_id=job_id, need=need) if claimed.any else None
+        placement = place(this.state, job_id, need, this.now, kept=kept)
         if placement is not None:
             _reserve(this, job_id, need, placement.task_manager, placement.slots)
+            claimed = claimed.without(this.state, need.allocation_id)
         elif shared:
-            nowhere = min(nowhere, least(need))  # no TaskManager has room for more than that either
+            nowhere[need.profile] = least(need)  # no TaskManager has room for more than that either
+
+
+def _turn(state: Resources, job_id: JobId, need: SlotNeed) -> tuple[object, ...]:
+    """Return a key that sorts needs in the order in which they are served."""
+    return need.beside is not None, state.jobs[job_id].number, *(-amount for amount in need.profile.rank)
 
 
 def most_slots(state: Resources) -> int:
@@ -118,12 +137,14 @@ def _reserve(this: Step, job_id: JobId, need: SlotNeed, tm: TaskManager, count: 
     tm, chosen = reserve(tm, job_id, allocation, count, now, exclusive=job.exclusive, libraries=job.libraries)
     this.put(tm)
     growth = f"growth of job {job_id}"
-    fresh = min(need.slots, this.options.slots_per_tm)  # what a newly started TaskManager would provide
+    size = size_for(this.options, need.profile, need.slots, 1)
+    fresh = min(need.slots, size.slots) if size is not None else 0  # what a newly started TaskManager would provide
     if need.beside is not None:
         this.drop_wish(growth)
     elif count < fresh:
         # The job begins with what is free. A TaskManager for more is started anyway, once.
-        this.wish(growth, Wish(fresh, now + this.options.start_timeout, job.exclusive, job.libraries))
+        until = now + this.options.start_timeout
+        this.wish(growth, Wish(fresh, until, job.exclusive, job.libraries, need.profile))
     this.commands.append(ev.SendAllocate(tm.resource_id, _request(job_id, job, allocation, chosen)))
 
 
@@ -212,12 +233,15 @@ def _registered(this: Step, event: ev.TaskManagerRegistered) -> None:
         fresh.to(TaskManagerState.REGISTERED, now),
         instance_id=event.instance_id,
         hello=hello,
+        waits="",
         was_ready=hello.report.session is SessionPhase.READY,
         readiness_since=now,
         idle_since=now,
     )
     this.put(follow(fresh, hello.report, now))
-    if fresh.was_ready:
+    if why := falls_short(fresh.size, TaskManagerSize(len(hello.report.slots), hello.slot_profile)):
+        _failed(this, resource_id, why)
+    elif fresh.was_ready:
         _started(this)
 
 
@@ -285,7 +309,9 @@ def _lose(this: Step, tm: TaskManager, reason: str) -> None:
     for job_id in affected:
         job = jobs[job_id]
         if lost := sum(slot.allocation_id in job.held for slot in tm.slots):
-            this.wish(f"job {job_id}", Wish(lost, now + WISH_TIMEOUT, job.exclusive, job.libraries))
+            special = tm.shelf is not None and is_special(tm.shelf, this.options)
+            profile = tm.profile if special else NO_PROFILE
+            this.wish(f"job {job_id}", Wish(lost, now + WISH_TIMEOUT, job.exclusive, job.libraries, profile))
     if affected:
         this.set(spares_from=now + RECOVERY)
         masters = tuple((jobs[j].address, jobs[j].leader_id) for j in affected)
@@ -308,6 +334,13 @@ def _asked_to_exit(this: Step, resource_id: ResourceId, reason: str) -> None:
     tm = this.state.task_managers.get(resource_id)
     if tm is not None and not tm.standalone and tm.state is TaskManagerState.STOPPING:
         this.commands.append(ev.StopTaskManager(resource_id, reason, kill=False))
+
+
+def _start_waits(this: Step, resource_id: ResourceId, why: str) -> None:
+    """Note why it does not run yet. Nothing follows from it: it is only told to those who wait."""
+    tm = this.state.task_managers.get(resource_id)
+    if tm is not None and tm.state is TaskManagerState.STARTING:
+        this.put(replace(tm, waits=why))
 
 
 def _drain_asked(this: Step, resource_id: ResourceId, *, draining: bool) -> None:

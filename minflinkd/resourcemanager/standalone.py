@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minflinkd.resourcemanager.launcher import Launched, StartFailed
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.runtime.ids import ResourceId
 
 
@@ -12,7 +13,7 @@ class StandaloneLauncher:
     A TaskManager that the ResourceManager tells to exit ends by itself, too.
     """
 
-    async def start(self, resource_id: ResourceId) -> None:
+    async def start(self, resource_id: ResourceId, size: TaskManagerSize | None = None) -> None:
         raise StartFailed(
             f"{resource_id} is not started: the daemon starts no TaskManagers (resourcemanager.driver: standalone)",
             hint="start one with `minflinkd taskmanager --config FILE`",

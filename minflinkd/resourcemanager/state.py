@@ -20,6 +20,7 @@ from minflinkd.rpc.libraries import clash
 from minflinkd.rpc.messages import DeclareNeeds, Library, SlotNeed
 from minflinkd.runtime.ids import AllocationId, JobId, LeaderId, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -92,6 +93,7 @@ class Wish:
     until: float
     exclusive: bool = False
     libraries: tuple[Library, ...] = ()
+    profile: ResourceProfile = NO_PROFILE  # what each slot must have (R40)
 
 
 KEPT_LOSSES = 5  # that are shown

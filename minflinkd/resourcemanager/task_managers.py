@@ -9,10 +9,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from minflinkd import __version__
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.rpc.libraries import together
 from minflinkd.rpc.messages import Library, RegisterTaskManager, SessionPhase, SlotStatus, TaskManagerReport
 from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, ResourceId
 from minflinkd.runtime.machine import move, table
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 
 
 class TaskManagerState(Enum):
@@ -85,10 +87,12 @@ class Shelf(NamedTuple):
     aged: bool
     idle: bool
     free: int  # slots; 0 while it starts
-    size: int  # slots; 0 while it starts
+    size: int  # slots; 0 while it starts, unless it has a size of its own
     proven: bool  # its session has been ready, or its start was not ours
     libraries: tuple[Library, ...] = ()  # held by its session
     outdated: bool = False
+    profile: ResourceProfile = NO_PROFILE  # of each slot; while it starts, nothing: that of the default size
+    standalone: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ class TaskManager:
     rest_until: float = 0.0  # its slots are not asked for before this time
     drain: bool | None = None  # what it was told but has not confirmed; None: see its report
     drains: int = 0  # how often this has changed
+    size: TaskManagerSize | None = None  # that it was started with; None: the default, or not started here (R40)
+    waits: str = ""  # while it starts: why its process does not run yet, as far as its launcher knows
 
     def to(self, state: TaskManagerState, now: float) -> TaskManager:
         """Raises IllegalTransition."""
@@ -135,6 +141,11 @@ class TaskManager:
     @property
     def aged(self) -> bool:
         return self.report is not None and self.report.session_aged
+
+    @property
+    def profile(self) -> ResourceProfile:
+        """What each of its slots has; nothing: not known."""
+        return self.hello.slot_profile if self.hello is not None else NO_PROFILE
 
     @property
     def outdated(self) -> bool:
@@ -198,14 +209,16 @@ class TaskManager:
     def shelf(self) -> Shelf | None:
         """Its shelf; None if only the holders of its slots can still use it."""
         if self.state is TaskManagerState.STARTING:
-            return Shelf(Presence.STARTING, "", False, True, 0, 0, self.was_ready)
+            slots, profile = (self.size.slots, self.size.profile) if self.size is not None else (0, NO_PROFILE)
+            return Shelf(Presence.STARTING, "", False, True, 0, slots, self.was_ready, profile=profile)
         if not self.registered or self.draining:
             return None
         presence = Presence.READY if self.ready else Presence.COMING
         job = self.dedicated_to or ""
         size = len(self.slots)
         free, libraries = len(self.free), self.libraries
-        return Shelf(presence, job, self.aged, self.idle, free, size, self.was_ready, libraries, self.outdated)
+        kind = libraries, self.outdated, self.profile, self.standalone
+        return Shelf(presence, job, self.aged, self.idle, free, size, self.was_ready, *kind)
 
     def slots_of(self, allocation: AllocationId) -> tuple[int, ...]:
         return tuple(i for i, slot in enumerate(self.slots) if slot.allocation_id == allocation)

@@ -164,7 +164,9 @@ def overview_of(
             leader=LeaderInfo(name=leader.name, url=leader.url, since=leader.leading_since_ms, epoch=leader.epoch),
             standbys=tuple(StandbyInfo(name=each.name, url=each.url) for each in standing.standbys),
             trouble=standing.trouble,
-            starting=tuple(StartingInfo(id=s.resource_id, since=s.since_ms) for s in resources.starting),
+            starting=tuple(
+                StartingInfo(id=s.resource_id, since=s.since_ms, waiting=s.waiting) for s in resources.starting
+            ),
             taskmanagers_lost=resources.lost,
             pending_needs=resources.pending_needs,
             silent_after=round(1000 * about.silent_after),

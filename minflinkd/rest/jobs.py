@@ -10,6 +10,7 @@ from minflinkd.checkpoint.row_counts import bad_records, sink_rows, source_rows
 from minflinkd.jobgraph.delivery import delivery_in, stages
 from minflinkd.jobgraph.model import RestartStrategy, Vertex
 from minflinkd.rest import route
+from minflinkd.rest.autoscaler import autoscaler_info
 from minflinkd.rest.backend import Backend, json_answer, json_bytes
 from minflinkd.rest.declared import JOB_ID, InQuery, whole
 from minflinkd.rest.exceptions import exceptions_of
@@ -228,6 +229,7 @@ def job_info(details: JobDetails, now: int) -> JobInfo:
                 vertex: count for task in details.tasks for vertex, count in bad_records(task.task, task.rows).items()
             },
             owner=details.owner,
+            autoscaler=autoscaler_info(details),
         ),
     )
 

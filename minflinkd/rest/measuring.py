@@ -15,10 +15,18 @@ from minflinkd.checkpoint.messages import GetCheckpoints
 from minflinkd.checkpoint.offsets import value
 from minflinkd.checkpoint.row_counts import bad_records
 from minflinkd.checkpoint.statistics import CheckpointStatistics, summary
-from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
+from minflinkd.metrics.samples import (
+    AutoscalerSample,
+    CheckpointSample,
+    ClusterSample,
+    JobSample,
+    RepeatedSample,
+    TaskSample,
+)
 from minflinkd.rest.backend import Backend
 from minflinkd.rest.blobs import BlobListing
 from minflinkd.rest.jvm import jvm_sample, memory
+from minflinkd.rpc.autoscaler import LIMITED, AutoscalerStatus
 from minflinkd.rpc.jobs import GetJob, JobDetails, JobOverview, JobStatus, RepeatedFailures, TaskDetails
 from minflinkd.rpc.messages import LATENCY_BOUNDS, RealTimeFigures, Request, SessionPhase
 from minflinkd.runtime.errors import MinflinkError
@@ -120,6 +128,19 @@ def _job_sample(details: JobDetails, checkpoints: CheckpointSample | None) -> Jo
         hot_restart_phases=next((r.phases for r in details.hot_restarts if r.state.over), {}),
         tasks=tuple(map(_task_sample, details.tasks)),
         checkpoints=checkpoints,
+        autoscaler=_autoscaler_sample(details.autoscaler),
+    )
+
+
+def _autoscaler_sample(told: AutoscalerStatus | None) -> AutoscalerSample | None:
+    if told is None or not told.enabled:
+        return None
+    return AutoscalerSample(
+        slots={each.group: each.slots for each in told.groups},
+        wanted={each.group: each.wanted for each in told.groups},
+        utilization={each.group: each.utilization for each in told.groups},
+        changes={"up": told.ups, "down": told.downs},
+        limited=told.verdict == LIMITED,
     )
 
 

@@ -159,4 +159,5 @@ def restart_info(restart: HotRestart) -> HotRestartInfo:
         checkpoint_id=restart.checkpoint_id,
         phases=restart.phases,
         error=None if error is None else RestartError(code=error.code, message=error.message, hint=error.hint),
+        reason=restart.reason,
     )

@@ -22,6 +22,7 @@ from aiohttp import web
 from minflinkd.metrics.registry import Metrics
 from minflinkd.page.files import files
 from minflinkd.rest.artifacts import ArtifactRoutes, StoringBlobs
+from minflinkd.rest.autoscaler import AutoscalerRoutes
 from minflinkd.rest.backend import JOB, Backend, Handler
 from minflinkd.rest.blobs import BlobListing, ListedBlobs
 from minflinkd.rest.checkpoints import CheckpointRoutes
@@ -202,6 +203,7 @@ class RestServer(Component):
             ThreadRoutes(backend),
             self._flame_graphs,
             RescaleRoutes(backend),
+            AutoscalerRoutes(backend),
             ExecutionResultRoutes(backend),
             UnavailableRoutes(backend, limits=limits),
             *(

@@ -27,6 +27,7 @@ from minflinkd.rpc.jobs import JobOverview
 from minflinkd.rpc.messages import DrainTaskManager, SessionPhase, TaskManagerInfo
 from minflinkd.runtime.errors import MinflinkError, NotFound
 from minflinkd.runtime.ids import AllocationId, ResourceId
+from minflinkd.runtime.resource_profile import ResourceProfile as SlotProfile
 
 Assigned = Mapping[AllocationId, int]  # number of tasks
 
@@ -86,7 +87,7 @@ class TaskManagerRoutes:
         slots = tuple(
             AllocatedSlot(
                 job_id=slot.job_id,
-                resource=ResourceProfile(),
+                resource=_profile(info.slot_profile),
                 assigned_tasks=0 if slot.allocation_id is None else assigned.get(slot.allocation_id, 0),
             )
             for slot in info.report.slots
@@ -136,9 +137,14 @@ async def find(backend: Backend, wanted: ResourceId) -> TaskManagerInfo:
 def _fields(info: TaskManagerInfo, assigned: Assigned) -> dict[str, Any]:
     report = info.report
     allocations = {slot.allocation_id for slot in report.slots if slot.allocation_id is not None}
-    whole = ResourceProfile(cpu_cores=float(info.hardware.cpu_cores))
     usable = report.session is SessionPhase.READY and not info.drained
-    free = sum(slot.allocation_id is None for slot in report.slots) if usable else 0
+    vacant = sum(slot.allocation_id is None for slot in report.slots)
+    free = vacant if usable else 0
+    if info.slot_profile:
+        whole, rest = (_profile(info.slot_profile, number) for number in (len(report.slots), vacant))
+    else:
+        whole = ResourceProfile(cpu_cores=float(info.hardware.cpu_cores))
+        rest = ResourceProfile() if allocations else whole
     return {
         "id": info.resource_id,
         "path": info.address,
@@ -147,7 +153,7 @@ def _fields(info: TaskManagerInfo, assigned: Assigned) -> dict[str, Any]:
         "free_slots": free,
         "assigned_tasks": sum(assigned.get(allocation, 0) for allocation in allocations),
         "total_resource": whole,
-        "free_resource": ResourceProfile() if allocations else whole,
+        "free_resource": rest,
         "hardware": HardwareInfo(cpu_cores=info.hardware.cpu_cores, physical_memory=info.hardware.memory_bytes),
         "minflinkd": SessionInfo(
             session=report.session,
@@ -167,5 +173,21 @@ def _fields(info: TaskManagerInfo, assigned: Assigned) -> dict[str, Any]:
             ),
             start_phases=info.start_phases,
             metrics=report.metrics,
+            each_slot=info.slot_profile.amounts(),
         ),
     }
+
+
+def _profile(profile: SlotProfile, number: int = 1) -> ResourceProfile:
+    """Return what so many slots have, in Flink's terms, which have no word for disks. What is not known is -1."""
+    if not profile:
+        return ResourceProfile()
+    together = profile * number
+    return ResourceProfile(
+        cpu_cores=round(together.cpu, 3),
+        task_heap_memory=together.memory >> 20,
+        task_off_heap_memory=together.off_heap >> 20,
+        managed_memory=0,
+        network_memory=0,
+        extended_resources={name: round(amount, 3) for name, amount in together.extras},
+    )

@@ -11,6 +11,7 @@ from enum import StrEnum
 from minflinkd.jobgraph.difference import SettingChange, VertexChange
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.model import JobGraph, RuntimeMode, Task
+from minflinkd.rpc.autoscaler import AutoscalerStatus
 from minflinkd.rpc.messages import Done, Message, PendingRecords, Request, TaskMetrics
 from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts
 from minflinkd.runtime.errors import ErrorInfo
@@ -145,6 +146,7 @@ class HotRestart(Message, frozen=True):
     phases: dict[str, float] = {}  # stopped, slots, restore_point, deployed, running, first_batch, first_checkpoint
     error: ErrorInfo | None = None  # why it did not complete
     rescaled: tuple[Rescaled, ...] = ()
+    reason: str = ""  # why the autoscaler has asked for it; "": somebody else has
 
 
 class CheckpointsInBrief(Message, frozen=True):
@@ -206,6 +208,7 @@ class JobDetails(Message, frozen=True):
     owner: str = ""  # who has submitted it; empty: not known
     hot_standby: HotStandbyStatus | None = None  # None: the job does not ask for one
     sinks_settled: bool = True  # False: output of a checkpoint is not published yet, so the job's checkpoints are kept
+    autoscaler: AutoscalerStatus | None = None  # None: the job has none
 
     @property
     def on_trial(self) -> bool:

@@ -13,14 +13,14 @@ import msgspec
 
 from minflinkd.config import Config
 from minflinkd.config import directories as where
+from minflinkd.config.resources import BESIDE_HEAP
 from minflinkd.config.values import socket_addresses
 from minflinkd.runtime import homes
 from minflinkd.runtime.errors import MALFORMED, MinflinkError
 from minflinkd.runtime.ids import ResourceId, parse_resource_id
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 from minflinkd.runtime.tls import Tls, TlsFiles
 from minflinkd.runtime.units import MemorySize, encode_unit
-
-BESIDE_HEAP = 2 * 1024**3  # bytes that a session that has not aged may use in addition to its heap
 
 
 class InvalidSettings(MinflinkError):
@@ -39,6 +39,7 @@ class TaskManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: str = ""
     tls_ca: str = ""
     slots: int
+    slot_profile: ResourceProfile = NO_PROFILE  # what each of them has (R40)
     working_directory: str  # used by this TaskManager only; removed with it
     log_directory: str
     state_directory: str  # queries' checkpoint directories and local snapshots; one file system, for hard links
@@ -106,14 +107,19 @@ def settings_of(
     registration_timeout: float,
     class_archives: Path | None = None,
     standalone: bool = False,
+    slots: int | None = None,
+    profile: ResourceProfile = NO_PROFILE,
 ) -> TaskManagerSettings:
     """Return the settings of one TaskManager from its configuration.
 
     `directory` is the TaskManager's own. `class_archives` is shared by all; None: none is used.
-    `registration_timeout` is used if the configuration has none; 0 never gives up.
+    `registration_timeout` is used if the configuration has none; 0 never gives up. `profile`: what each slot has. With
+    `slots`, the TaskManager has so many, and its memory is that of their profile (R40).
     """
     local, run_as = where.local_state(config, resource_id), config.taskmanager.run_as
     options, session, tls = config.taskmanager, config.taskmanager.session, config.internal_tls
+    heap = session.memory_heap_size if slots is None else profile.memory * slots
+    most = session.max_memory or session.memory_heap_size + BESIDE_HEAP
     settings = TaskManagerSettings(
         resource_id=resource_id,
         daemon_host=daemon.host,
@@ -123,7 +129,8 @@ def settings_of(
         tls_certificate=os.path.abspath(tls.certificate) if tls.enabled else "",
         tls_key=os.path.abspath(tls.key) if tls.enabled else "",
         tls_ca=os.path.abspath(tls.ca) if tls.enabled else "",
-        slots=options.number_of_task_slots,
+        slots=slots or options.number_of_task_slots,
+        slot_profile=profile,
         # Sessions of another user do not reach the state directory.
         working_directory=str(local / "work" if run_as and local else directory),
         log_directory=str(directory / homes.LOGS),
@@ -139,7 +146,7 @@ def settings_of(
         storage=dict(config.storage.options),
         resolve_order=session.resolve_order.value,
         spark_master=session.spark_master,
-        heap_bytes=session.memory_heap_size,
+        heap_bytes=heap,
         spark_conf=dict(session.spark_conf),
         class_archives=str(class_archives or ""),
         secrets_directory=options.secrets_dir,
@@ -149,7 +156,7 @@ def settings_of(
         session_stopped_timeout=session.stopped_timeout,
         session_max_threads=session.max_threads,
         session_max_open_files=session.max_open_files,
-        session_max_memory=session.max_memory or session.memory_heap_size + BESIDE_HEAP,
+        session_max_memory=most if slots is None else heap + profile.off_heap * slots,
         slot_timeout=options.slot_timeout,
         slot_hold_timeout=config.jobmanager.slot_hold_timeout,
         orphan_timeout=config.cluster.orphan_timeout,

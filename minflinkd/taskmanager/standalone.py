@@ -1,4 +1,4 @@
-"""A TaskManager started by hand or by systemd, on any host (R7): its settings, directory and end.
+"""A TaskManager started by hand, by systemd or in a Pod, on any host (R7): its settings, directory and end.
 
 It keeps its files where the daemon's TaskManagers do, under `taskmanagers/` of the state directory. It may share that
 directory with them and with other standalone ones. It holds the file `lock` in its own directory for as long as it
@@ -21,12 +21,15 @@ import structlog
 
 from minflinkd.config import Config
 from minflinkd.config import directories as where
+from minflinkd.config.resources import resources_of
 from minflinkd.ha.embedded import usable
 from minflinkd.runtime import homes
 from minflinkd.runtime import log as logging
 from minflinkd.runtime.errors import Consequence, MinflinkError
+from minflinkd.runtime.host_resources import host_resources
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.runtime.private_files import close_to_others
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 from minflinkd.runtime.sdnotify import SystemdNotifier
 from minflinkd.runtime.system_user import call_as, system_user
 from minflinkd.taskmanager.child.java import check_java
@@ -37,6 +40,7 @@ from minflinkd.taskmanager.supervisor import TaskManager
 
 log = structlog.get_logger(__name__)
 
+MANAGED_REGISTRATION_TIMEOUT = 600.0  # seconds without a daemon, after which one that is managed ends
 LOCK = "lock"
 LOG = "taskmanager.log"
 
@@ -46,8 +50,18 @@ class ResourceIdTaken(MinflinkError):
     consequence = Consequence.REFUSED
 
 
-def standalone_settings(config: Config, environ: Mapping[str, str], resource_id: ResourceId) -> TaskManagerSettings:
-    """Return the settings of a standalone TaskManager. Raises InvalidSettings."""
+def standalone_settings(
+    config: Config,
+    environ: Mapping[str, str],
+    resource_id: ResourceId,
+    host: ResourceProfile = NO_PROFILE,
+    *,
+    managed: bool = False,
+) -> TaskManagerSettings:
+    """Return the settings of a TaskManager that has its own configuration, on a host that has so much.
+
+    `managed`: the daemon has started it, and replaces it. Raises InvalidSettings.
+    """
     daemon = config.jobmanager
     if daemon.rpc_port.fixed is None:
         raise InvalidSettings(
@@ -65,18 +79,23 @@ def standalone_settings(config: Config, environ: Mapping[str, str], resource_id:
         ),
         directory=where.task_managers(state) / resource_id,
         class_archives=where.class_archives(config, state),
-        registration_timeout=0.0,
-        standalone=True,
+        registration_timeout=MANAGED_REGISTRATION_TIMEOUT if managed else 0.0,
+        standalone=not managed,
+        profile=resources_of(config, host).share(config.taskmanager.number_of_task_slots),
     )
 
 
-async def serve(config: Config, *, environ: Mapping[str, str], resource_id: ResourceId) -> None:
+async def serve(config: Config, *, environ: Mapping[str, str], resource_id: ResourceId, managed: bool = False) -> None:
     """Run one TaskManager until SIGTERM, SIGINT or the ResourceManager ends it. It logs to stderr and to its own file.
+
+    One that is `managed` is started and replaced by the daemon: it also ends if its session does not start.
 
     Raises InvalidSettings, NoJava, JavaTooOld, NoSuchUser, CannotRunAs, UnusableStateDirectory, ResourceIdTaken,
     CannotGoOn, OSError.
     """
-    settings = standalone_settings(config, environ, resource_id)
+    state = where.state_directory(config, environ)
+    host = await asyncio.to_thread(host_resources, where.local_state(config, resource_id) or state)
+    settings = standalone_settings(config, environ, resource_id, host, managed=managed)
     await asyncio.to_thread(check_java, os.environ)  # the session inherits the environment
     await asyncio.to_thread(check_run_as, settings.run_as, config.taskmanager.local_state_dir)
     systemd = SystemdNotifier(environ)

@@ -244,6 +244,7 @@ class TaskManager(Component):
             standalone=settings.standalone,
             nonce=IdSource().hex(),
             build=__version__,
+            slot_profile=settings.slot_profile,
         )
         waits = SlotOptions(
             heartbeat_timeout=settings.heartbeat_timeout,

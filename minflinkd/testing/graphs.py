@@ -27,6 +27,7 @@ from minflinkd.jobgraph.model import (
     Watermark,
 )
 from minflinkd.jobgraph.params import resolve
+from minflinkd.jobgraph.records import record_formats
 from minflinkd.runtime.ids import VertexId
 from minflinkd.runtime.units import Duration
 
@@ -68,7 +69,7 @@ def schema_of(vertex: Vertex, given: Mapping[str, str], graph: JobGraph) -> str 
         return given[vertex.id]
     source = resolve(vertex, graph.params).source
     assert source is not None
-    return source.schema or KNOWN_SCHEMAS.get(source.format)
+    return source.schema or (None if record_formats(source) else KNOWN_SCHEMAS.get(source.format))
 
 
 def under_test(
@@ -95,6 +96,7 @@ def under_test(
         trigger_interval=Duration(0.0),
         execution=Execution.MICRO_BATCH,  # its sources and sinks are files
         restore=None,
+        autoscaler=None,
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 from minflinkd.cli.exits import ExitCode
 from minflinkd.config import load_config
 from minflinkd.resourcemanager.process import ProcessLauncher
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.runtime.ids import ResourceId
 from minflinkd.taskmanager.settings import DaemonAddress, settings_of, write_settings
 
@@ -34,7 +35,7 @@ class Host:
             on_exit=lambda _, reason: self.exits.put_nowait(reason),
         )
 
-    def command(self, resource_id: ResourceId, directory: Path) -> list[str]:
+    def command(self, resource_id: ResourceId, directory: Path, _: TaskManagerSize | None) -> list[str]:
         secret = self.base / "cluster.secret"
         secret.write_text("s" * 64)
         secret.chmod(0o600)

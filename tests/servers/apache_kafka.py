@@ -60,10 +60,10 @@ appender.console.layout.pattern=%d %p %c{1}: %m%n
 class Record(NamedTuple):
     """What a test writes. `timestamp`: in milliseconds since 1970."""
 
-    value: str | None
+    value: str | bytes | None
     partition: int = 0
     timestamp: int = 0
-    key: str | None = None
+    key: str | bytes | None = None
 
 
 class Read(NamedTuple):
@@ -162,8 +162,11 @@ class ApacheKafka(Server):
         assert not left
         assert not failures, failures
 
-    def records(self, topic: str, partitions: int = 2) -> list[Read]:
-        """Return the committed records of a topic that was made with so many partitions, as they are now. Blocks."""
+    def records(self, topic: str, partitions: int = 2, encoding: str = "utf-8") -> list[Read]:
+        """Return the committed records of a topic that was made with so many partitions, as they are now. Blocks.
+
+        With the encoding latin-1, each byte is a letter.
+        """
         from confluent_kafka import Consumer
         from confluent_kafka.cimpl import TopicPartition
 
@@ -181,8 +184,9 @@ class ApacheKafka(Server):
                     if message.error() is not None:
                         assert message.error().name() == "_PARTITION_EOF", message.error()
                         break
-                    key = None if message.key() is None else message.key().decode()
-                    found.append(Read(number, key, message.value().decode(), tuple(message.headers() or ())))
+                    key = None if message.key() is None else message.key().decode(encoding)
+                    value = None if message.value() is None else message.value().decode(encoding)
+                    found.append(Read(number, key, value, tuple(message.headers() or ())))
         finally:
             consumer.close()
         return found

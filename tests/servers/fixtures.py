@@ -23,6 +23,7 @@ from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 from tests.servers.process import Server
 from tests.servers.s3 import Moto, SeaweedFS
+from tests.servers.schema_registry import Apicurio
 from tests.servers.sftp import Sftp
 from tests.servers.zookeeper import Ensemble, ZooKeeper
 
@@ -102,6 +103,12 @@ async def kafka(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tansu
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApacheKafka]:
     async with running(ApacheKafka, tmp_path_factory.mktemp("apache-kafka")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Apicurio]:
+    async with running(Apicurio, tmp_path_factory.mktemp("schema-registry")) as server:
         yield server
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -36,8 +37,9 @@ class Fault:
 class Gateway:
     """Stands before one server. Bytes are passed on as they are, so signatures stay valid."""
 
-    def __init__(self, endpoint: str) -> None:
-        self._server_endpoint = endpoint
+    def __init__(self, endpoint: str, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: what its own clients speak."""
+        self._server_endpoint, self._tls = endpoint, tls
         self._faults: list[Fault] = []
         application = web.Application(client_max_size=_LARGEST)
         application.router.add_route("*", "/{path:.*}", self._handle)
@@ -63,9 +65,9 @@ class Gateway:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(auto_decompress=False)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, HOST, 0)
+        site = web.TCPSite(self._runner, HOST, 0, ssl_context=self._tls)
         await site.start()
-        self.endpoint = f"http://{HOST}:{self._runner.addresses[0][1]}"
+        self.endpoint = f"{'http' if self._tls is None else 'https'}://{HOST}:{self._runner.addresses[0][1]}"
         return self
 
     async def __aexit__(

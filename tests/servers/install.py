@@ -36,6 +36,8 @@ POSTGRES_DRIVER = HOME / "postgresql-driver-42.7.7"  # the JDBC driver
 MYSQL_DRIVERS = HOME / "mysql-drivers-9.7-3.5"  # the JDBC drivers of MySQL and of MariaDB
 KAFKA_CONNECTOR = HOME / "kafka-connector-4.2.0"  # Spark's connector
 KAFKA_BROKER = HOME / "kafka-broker-4.3.1"
+SCHEMA_REGISTRY_VERSION = "2.6.13.Final"  # the last one for Java 17
+SCHEMA_REGISTRY = HOME / f"apicurio-registry-{SCHEMA_REGISTRY_VERSION}"
 PROMETHEUS = HOME / "prometheus"  # the directory of `prometheus` and `promtool`
 _POSTGRES = Path("/usr/lib/postgresql")
 
@@ -174,6 +176,23 @@ def kafka_broker() -> None:
     jars(KAFKA_BROKER, ("org.apache.kafka:kafka_2.13:4.3.1",))
 
 
+def schema_registry() -> None:
+    """Unpack Apicurio's, which speaks the HTTP API of Confluent's, too. Confluent's own is not in Maven Central."""
+    if SCHEMA_REGISTRY.is_dir():
+        return
+    need("mvn", "maven")
+    draft = HOME / f"{SCHEMA_REGISTRY.name}-{os.getpid()}.part"
+    artifact = f"io.apicurio:apicurio-registry-app:{SCHEMA_REGISTRY_VERSION}:tar.gz:all"
+    try:
+        (draft / "files").mkdir(parents=True)
+        copy = ("mvn", "--batch-mode", "--quiet", "dependency:copy")
+        run(*copy, f"-Dartifact={artifact}", f"-DoutputDirectory={draft}", cwd=draft)
+        run("tar", "-xzf", str(next(draft.glob("*.tar.gz"))), "-C", str(draft / "files"))
+        _appear(draft / "files", SCHEMA_REGISTRY)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
 def flink() -> None:
     """Flink's own clients, from the Python package that has its jars. It stays out of the tests' environment."""
     if FLINK.is_dir():
@@ -255,6 +274,7 @@ SERVERS: dict[str, Callable[[], None]] = {
     "prometheus": prometheus,
     "kafka": kafka,
     "kafka-broker": kafka_broker,
+    "schema-registry": schema_registry,
     "sftp": sftp,
     "systemd": systemd,
     "flink": flink,

@@ -22,10 +22,11 @@ from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 from tests.servers.process import HOST, Server
 from tests.servers.s3 import Moto, SeaweedFS
+from tests.servers.schema_registry import Apicurio
 from tests.servers.sftp import Sftp
 
 ROOT = Path(__file__).parents[2]
-KINDS = (Moto, SeaweedFS, FakeGcs, Azurite, Postgres, MariaDB, Tansu, ApacheKafka, Sftp)
+KINDS = (Moto, SeaweedFS, FakeGcs, Azurite, Postgres, MariaDB, Tansu, ApacheKafka, Apicurio, Sftp)
 
 
 @pytest.mark.slow

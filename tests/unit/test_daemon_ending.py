@@ -55,3 +55,8 @@ async def test_without_systemd_a_signal_is_a_stop(tmp_path: Path) -> None:
 
 async def test_if_systemd_cannot_be_asked_a_signal_is_a_stop(tmp_path: Path) -> None:
     assert await ending_of_signal({"NOTIFY_SOCKET": "/run/notify"}, tmp_path / "missing") is Ending.STOP
+
+
+async def test_a_daemon_with_taskmanagers_in_pods_hands_over_to_the_one_that_kubernetes_starts(tmp_path: Path) -> None:
+    """Every restart of its Pod begins with SIGTERM (R50)."""
+    assert await ending_of_signal({}, tmp_path / "missing", in_pods=True) is Ending.HANDOVER

@@ -21,6 +21,7 @@ from minflinkd.rpc.messages import (
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 
 # --- events ---
 
@@ -69,6 +70,7 @@ class SlotsOffered:
     tasks: tuple[OfferedTask, ...] = ()  # that run there
     draining: bool = False  # as in `Draining`
     libraries: tuple[Library, ...] = ()  # that the session there holds
+    profile: ResourceProfile = NO_PROFILE  # of its slots (R40)
 
 
 @dataclass(frozen=True)
@@ -225,12 +227,13 @@ class SlotsReserved:
     """Another version will follow and wants this many slots for each group.
 
     The job asks for them while this version runs. It also asks for slots to replace those on draining TaskManagers
-    (A15b), and those in sessions that cannot hold the other version's `libraries` (B31). If `groups` is empty, no
-    version follows, and the job wants no more slots than its own.
+    (A15b), those in sessions that cannot hold the other version's `libraries` (B31), and those that have less than its
+    `profiles` say (R40). If `groups` is empty, no version follows, and the job wants no more slots than its own.
     """
 
     groups: Mapping[str, int] = field(default_factory=dict)
     libraries: tuple[Library, ...] = ()
+    profiles: Mapping[str, ResourceProfile] | None = None  # by group; None: as in this version
 
 
 @dataclass(frozen=True)

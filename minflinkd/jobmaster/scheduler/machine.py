@@ -134,8 +134,8 @@ def _react(this: Step, event: ev.Event) -> None:
                 ending.go_on(this)
         case ev.Proven():
             this.set(on_trial=False)
-        case ev.SlotsReserved(groups, libraries):
-            reserving.reserve(this, groups, libraries)
+        case ev.SlotsReserved(groups, libraries, profiles):
+            reserving.reserve(this, groups, libraries, profiles)
         case ev.Draining(resource_id, draining):
             this.set(pool=slot_pool.drained(this.state.pool, resource_id, draining))
         case ev.SinksSettled(error):
@@ -261,7 +261,7 @@ def _slots_offered(this: Step, event: ev.SlotsOffered) -> None:
         live = [task for task in event.tasks if task.status.state not in _OVER]
         in_use, covering = {task.allocation_id for task in live}, reconciling.slots_used(state, live)
     pool = slot_pool.drained(state.pool, event.resource_id, event.draining)
-    there = slot_pool.Session(event.resource_id, event.address, event.data_url, event.libraries)
+    there = slot_pool.Session(event.resource_id, event.address, event.data_url, event.libraries, event.profile)
     pool = slot_pool.offered(pool, there, event.offers, in_use=in_use, covering=covering)
     this.set(pool=pool, takeover=None if takeover is None else replace(takeover, offered_at=this.now))
     if isinstance(phase, Reconciling):

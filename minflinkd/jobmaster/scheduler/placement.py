@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from minflinkd.runtime.ids import AllocationId, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
@@ -33,6 +34,8 @@ class Share:
 
 
 Placement = Mapping[str, Share]  # group -> share
+Barred = Mapping[str, Collection[ResourceId]]  # group -> TaskManagers whose slots have less than it wants (R40)
+NOWHERE: Final[Barred] = {}
 
 
 def place(
@@ -43,12 +46,14 @@ def place(
     fixed: Collection[str] = (),
     divide: bool = True,
     closed: Collection[ResourceId] = (),
+    barred: Barred = NOWHERE,
 ) -> Placement:
     """Place as many groups as possible, each with at least its `least` slots, and as wide as possible.
 
     Groups in `fixed` keep their `present` share. The others stay where they are if that is as good. With `divide`, wide
     groups may get less so that others get something. Without it, the widest groups are served first, and the others get
-    what is left. On `closed` TaskManagers, only fixed groups are placed (A15b, B31).
+    what is left. On `closed` TaskManagers, only fixed groups are placed (A15b, B31). The groups that are barred from
+    most TaskManagers choose first, because any of them will do for the others (R40).
     """
     left = {r: dict(sorted(slots.items())) for r, slots in sorted(holdings.items())}
     for group in sorted(fixed):
@@ -57,10 +62,10 @@ def place(
     left = {resource: slots for resource, slots in left.items() if resource not in closed}
     open_groups = {g: b for g, b in groups.items() if g not in fixed}
     shares = {g: present[g] for g in fixed}
-    exact = _one_allocation_each(open_groups, left, present)
+    exact = _one_allocation_each(open_groups, left, present, barred)
     if exact is not None:
         return {**shares, **exact}
-    for resource, widths in _spread(open_groups, left, present, divide).items():
+    for resource, widths in _spread(open_groups, left, present, divide, barred).items():
         for group, width in sorted(widths.items(), key=lambda part: (-part[1], part[0])):
             slots = left[resource]
             whole = [a for a, n in slots.items() if n == width]
@@ -74,7 +79,10 @@ def total(placement: Placement) -> int:
 
 
 def _one_allocation_each(
-    groups: Mapping[str, Bounds], left: Mapping[ResourceId, Mapping[AllocationId, int]], present: Placement
+    groups: Mapping[str, Bounds],
+    left: Mapping[ResourceId, Mapping[AllocationId, int]],
+    present: Placement,
+    barred: Barred,
 ) -> Placement | None:
     """Place every group on an allocation of exactly the size that it wants. Return None if that is impossible."""
     shares: dict[str, Share] = {}
@@ -82,7 +90,11 @@ def _one_allocation_each(
         taken = {a for share in shares.values() for a in share.allocations}
         before = present[group].allocations if group in present else ()
         fitting = [
-            (a not in before, r, a) for r, slots in left.items() for a, n in slots.items() if n == bounds.desired
+            (a not in before, r, a)
+            for r, slots in left.items()
+            if r not in barred.get(group, ())
+            for a, n in slots.items()
+            if n == bounds.desired
         ]
         _, resource, allocation = min((f for f in fitting if f[2] not in taken), default=(None, None, None))
         if resource is None or allocation is None:
@@ -96,8 +108,9 @@ def _spread(
     left: Mapping[ResourceId, Mapping[AllocationId, int]],
     present: Placement,
     divide: bool,
+    barred: Barred,
 ) -> dict[ResourceId, dict[str, int]]:
-    """Return TaskManager -> group -> width. The widest group chooses first.
+    """Return TaskManager -> group -> width. The widest group chooses first, of those with equally few to choose from.
 
     It takes the TaskManager where it gets most slots, and prefers its present one.
     """
@@ -105,12 +118,13 @@ def _spread(
     room = {r: sum(slots.values()) for r, slots in left.items()}
     spare = dict(room)  # slots beyond the minimum of every group
     chosen: dict[ResourceId, list[str]] = {r: [] for r in left}
-    for group, bounds in sorted(groups.items(), key=lambda item: (-item[1].desired, item[0])):
+    fewest = sorted(groups.items(), key=lambda item: (-len(barred.get(item[0], ())), -item[1].desired, item[0]))
+    for group, bounds in fewest:
 
         def gain(resource: ResourceId, bounds: Bounds = bounds) -> int:
             return max(0, min(bounds.desired, room[resource]))
 
-        able = [r for r in left if (spare[r] if divide else gain(r)) >= bounds.least]
+        able = [r for r in left if (spare[r] if divide else gain(r)) >= bounds.least and r not in barred.get(group, ())]
         if not able:
             continue
         at = present[group].resource_id if group in present else None

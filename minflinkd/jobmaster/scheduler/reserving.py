@@ -1,7 +1,8 @@
 """Slots that the next version of the job wants, held while this version runs (H4).
 
 If the job is to leave draining TaskManagers, these are as many slots on other TaskManagers as it has there (A15b). It
-also leaves sessions that cannot hold the next version's libraries beside those that they hold (B31).
+also leaves sessions that cannot hold the next version's libraries beside those that they hold (B31), and slots that
+have less than the next version wants (R40).
 """
 
 from __future__ import annotations
@@ -9,18 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from minflinkd.jobmaster.scheduler.sizing import closed_to_next, groups_leaving, plan_anew
+from minflinkd.jobmaster.scheduler.sizing import groups_leaving, plan_anew
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.jobmaster.scheduler.step import Step
 from minflinkd.rpc.messages import Library
+from minflinkd.runtime.resource_profile import ResourceProfile
 
 
-def reserve(this: Step, groups: Mapping[str, int], libraries: tuple[Library, ...]) -> None:
+def reserve(
+    this: Step,
+    groups: Mapping[str, int],
+    libraries: tuple[Library, ...],
+    profiles: Mapping[str, ResourceProfile] | None,
+) -> None:
     """Ask for more slots for these groups, for the version that will follow. Without groups, stop asking.
 
-    `libraries`: of that version.
+    `libraries`, `profiles`: of that version.
     """
-    this.set(next_libraries=libraries if groups else ())
+    this.set(next_libraries=libraries if groups else (), next_profiles=profiles if groups else None)
     state = this.state
     own = state.pool.groups if state.reserving is None else state.reserving
     wider = {g: replace(own[g], desired=n) for g, n in groups.items() if g in own and n > own[g].desired}
@@ -33,7 +40,7 @@ def has_reserved(state: JobState) -> bool:
     if not (wanted := _reserved(state)):
         return True
     running = {g: share.parallelism for g, share in state.placement.items()} if state.running is not None else {}
-    best = plan_anew(state, closed=closed_to_next(state))
+    best = plan_anew(state, for_next=True)
     return all(g in best and best[g].parallelism >= slots for g, slots in {**running, **wanted}.items())
 
 

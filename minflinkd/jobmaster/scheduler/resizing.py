@@ -68,6 +68,20 @@ def is_ending(state: JobState, running: Running) -> bool:
     return running.final_checkpoint_asked or any(e.input_ended for e in state.executions.values())
 
 
+def unsettled(state: JobState) -> str:
+    """Return why nobody but a user should give the job other slots now; "" if somebody may (R62)."""
+    phase = state.phase
+    if not isinstance(phase, Running):
+        return "its tasks do not all run"
+    if phase.draining or is_ending(state, phase):
+        return "its input ends, or it is being drained"
+    if phase.resized_from is not None or misfits(state):
+        return "its tasks are getting other slots"
+    if lacks_slots(state):
+        return "it runs with fewer slots than it asks for"
+    return "" if phase.checkpointed else "it has completed no checkpoint since its tasks have begun"
+
+
 def actual_widths(state: JobState) -> dict[str, int]:
     """Return how wide the groups are. Of one with a task that does not have its slots yet, what that task has."""
     found = _widths(state.placement)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from minflinkd.jobmaster.scheduler.placement import Bounds, Placement, place
+from minflinkd.jobmaster.scheduler.placement import Barred, Bounds, Placement, place
 from minflinkd.jobmaster.scheduler.slot_pool import Want
 from minflinkd.jobmaster.scheduler.state import JobState
 from minflinkd.rpc.jobs import ExecutionState
 from minflinkd.rpc.libraries import clash
 from minflinkd.rpc.messages import Library
 from minflinkd.runtime.ids import ResourceId, TaskId
+from minflinkd.runtime.resource_profile import NO_PROFILE
 
 _IDLE = frozenset({ExecutionState.CREATED, ExecutionState.CANCELED, ExecutionState.FAILED})
 
@@ -43,11 +44,13 @@ def _place(
     present: Placement,
     fixed: Collection[str] = (),
     divide: bool = True,
-    closed: Collection[ResourceId] | None = None,
+    for_next: bool = False,
 ) -> Placement:
+    """`for_next`: the job's next version is to run there."""
     pool = state.pool
-    closed = pool.closed_to(pool.libraries) if closed is None else closed
-    return place(groups, pool.holdings, present=present, fixed=fixed, divide=divide, closed=closed)
+    closed = closed_to_next(state) if for_next else pool.closed_to(pool.libraries)
+    barred = barred_to_next(state) if for_next else pool.barred(pool.profiles)
+    return place(groups, pool.holdings, present=present, fixed=fixed, divide=divide, closed=closed, barred=barred)
 
 
 def _groups_up(state: JobState) -> frozenset[str]:
@@ -56,11 +59,12 @@ def _groups_up(state: JobState) -> frozenset[str]:
 
 
 def groups_leaving(state: JobState) -> frozenset[str]:
-    """Return the groups of a running job that its next version cannot leave where they are (A15b, B31)."""
+    """Return the groups of a running job that its next version cannot leave where they are (A15b, B31, R40)."""
     if state.running is None:
         return frozenset()
-    closed = closed_to_next(state)
-    return frozenset(g for g, share in state.placement.items() if share.resource_id in closed)
+    closed, barred = closed_to_next(state), barred_to_next(state)
+    found = ((g, share.resource_id) for g, share in state.placement.items())
+    return frozenset(g for g, there in found if there in closed or there in barred.get(g, ()))
 
 
 def closed_to_next(state: JobState) -> frozenset[ResourceId]:
@@ -73,6 +77,12 @@ def closed_to_next(state: JobState) -> frozenset[ResourceId]:
     if clash(pool.libraries, state.next_libraries):
         closed |= {share.resource_id for share in state.placement.values()}
     return closed
+
+
+def barred_to_next(state: JobState) -> Barred:
+    """Return where groups of the next version cannot run, because the slots there have less than it wants (R40)."""
+    profiles = state.pool.profiles if state.next_profiles is None else state.next_profiles
+    return state.pool.barred(profiles)
 
 
 def libraries_wanted(state: JobState) -> tuple[Library, ...]:
@@ -96,12 +106,12 @@ def _no_wider(bounds: Bounds, width: int) -> Bounds:
     return Bounds(min(bounds.desired, width), min(bounds.least, width))
 
 
-def plan_anew(state: JobState, closed: Collection[ResourceId] | None = None) -> Placement:
+def plan_anew(state: JobState, *, for_next: bool = False) -> Placement:
     """Return the best placement that would be possible if all tasks were stopped.
 
-    `closed`: the TaskManagers that cannot be used; None: those that this version cannot use.
+    `for_next`: for the job's next version, which may be unable to use the slots of this one.
     """
-    return _place(state, state.pool.groups, present=state.placement, closed=closed)
+    return _place(state, state.pool.groups, present=state.placement, for_next=for_next)
 
 
 def lean(state: JobState, now: float) -> bool:
@@ -125,15 +135,16 @@ def wants(state: JobState, now: float) -> Mapping[str, Want]:
     """Return the missing slots by group. A group that has some wants more beside them, or all of them elsewhere.
 
     A group that was asked to leave its TaskManager wants all of them elsewhere, and so does one on a draining
-    TaskManager that is not up (A15b, B31).
+    TaskManager that is not up (A15b, B31). What is reserved for the next version must have what that wants (R40).
     """
-    groups = state.pool.groups
+    groups, profiles = state.pool.groups, state.pool.profiles
+    if state.reserving is not None and state.next_profiles is not None:
+        profiles = state.next_profiles
     leaving = groups_leaving(state) if state.reserving is not None else frozenset()
-    closed = closed_to_next(state) if leaving else None
     up = {group: state.placement[group].parallelism for group in _groups_up(state) - leaving}
     # A running group keeps its slots. Another one on its TaskManager must ask for its own.
     full = [g for g, width in up.items() if width >= groups[g].desired]
-    firm = _place(state, groups, present=state.placement, fixed=full, divide=False, closed=closed)
+    firm = _place(state, groups, present=state.placement, fixed=full, divide=False, for_next=bool(leaving))
     found: dict[str, Want] = {}
     for group, bounds in groups.items():
         share = firm.get(group)
@@ -143,5 +154,6 @@ def wants(state: JobState, now: float) -> Mapping[str, Want]:
             continue
         least = max(has, running) + 1 if running else max(_target(state, group, now), has + 1)
         beside = share.resource_id if share is not None else None
-        found[group] = Want(bounds.desired, min(least, bounds.desired), beside, has)
+        profile = profiles.get(group, NO_PROFILE)
+        found[group] = Want(bounds.desired, min(least, bounds.desired), beside, has, profile)
     return found

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from minflinkd.jobmaster.scheduler.placement import Bounds, Holdings, Placement, place, total
+from minflinkd.jobmaster.scheduler.placement import Barred, Bounds, Holdings, Placement, place, total
 from minflinkd.rpc.libraries import clash
 from minflinkd.rpc.messages import Library, SlotNeed, SlotOffer
 from minflinkd.runtime.ids import AllocationId, IdSource, ResourceId
 from minflinkd.runtime.machine import InvariantViolated
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 
 GONE_KEPT = 200  # by the time one is forgotten, its last messages were delivered long ago
 
@@ -29,6 +30,7 @@ class Want:
     least: int
     beside: ResourceId | None = None
     held: int = 0
+    profile: ResourceProfile = NO_PROFILE  # what each of them must have (R40)
 
     def served_by(self, resource_id: ResourceId, slots: int) -> bool:
         return slots >= (self.least - self.held if resource_id == self.beside else self.least)
@@ -47,6 +49,7 @@ class Held:
     address: str
     data_url: str = ""  # where other TaskManagers read this one's exchanges
     libraries: tuple[Library, ...] = ()  # that the session there held when it offered the slots
+    profile: ResourceProfile = NO_PROFILE  # what each of the slots has (R40)
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,14 @@ class Session:
     address: str
     data_url: str = ""
     libraries: tuple[Library, ...] = ()
+    profile: ResourceProfile = NO_PROFILE  # of its slots
 
 
 @dataclass(frozen=True)
 class SlotPool:
     groups: Mapping[str, Bounds]  # all slots that the job wants, by slot sharing group
     libraries: tuple[Library, ...] = ()  # of the job
+    profiles: Mapping[str, ResourceProfile] = field(default_factory=dict)  # what slots must have, by group (R40)
     needs: Mapping[AllocationId, Need] = field(default_factory=dict)
     held: Mapping[AllocationId, Held] = field(default_factory=dict)
     gone: tuple[AllocationId, ...] = ()  # lost or given back; never taken again
@@ -78,6 +83,7 @@ class SlotPool:
                 beside=need.want.beside,
                 held=need.want.held,
                 group=need.group,
+                profile=need.want.profile,
             )
             for allocation, need in sorted(self.needs.items())
         )
@@ -90,6 +96,14 @@ class SlotPool:
         if not libraries:  # as with most jobs, and this is asked for every micro-batch
             return self.draining
         return self.draining | {h.resource_id for h in self.held.values() if clash(h.libraries, libraries)}
+
+    def barred(self, profiles: Mapping[str, ResourceProfile]) -> Barred:
+        """Return where these groups cannot run, because the slots there have less than `profiles` say (R40)."""
+        return {
+            group: {h.resource_id for h in self.held.values() if not h.profile.covers(profile)}
+            for group, profile in profiles.items()
+            if profile
+        }
 
     @property
     def holdings(self) -> Holdings:
@@ -157,19 +171,21 @@ def offered(
         if allocation in pool.held or allocation in pool.gone or not offer.slots or taken & set(offer.slots):
             continue
         needs = {a: n for a, n in pool.needs.items() if a != allocation}
-        held = {**pool.held, allocation: Held(offer.slots, resource_id, there.address, there.data_url, there.libraries)}
-        richer = replace(pool, needs=needs, held=held, version=pool.version + 1)
+        new = Held(offer.slots, resource_id, there.address, there.data_url, there.libraries, there.profile)
+        richer = replace(pool, needs=needs, held={**pool.held, allocation: new}, version=pool.version + 1)
         used = allocation in in_use or len(taken) < covering
         if resource_id in pool.draining and not used:
             continue
-        asked = need is not None and need.want.served_by(resource_id, len(offer.slots))
+        want = need.want if need is not None and there.profile.covers(need.want.profile) else None
+        asked = want is not None and want.served_by(resource_id, len(offer.slots))
         if asked or used or _reach(richer) > _reach(pool):
             pool = richer
     return pool
 
 
 def _reach(pool: SlotPool) -> int:
-    return total(place(pool.groups, pool.holdings, present={}, closed=pool.closed_to(pool.libraries)))
+    closed, barred = pool.closed_to(pool.libraries), pool.barred(pool.profiles)
+    return total(place(pool.groups, pool.holdings, present={}, closed=closed, barred=barred))
 
 
 def drained(pool: SlotPool, resource_id: ResourceId, draining: bool) -> SlotPool:

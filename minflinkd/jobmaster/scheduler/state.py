@@ -35,6 +35,7 @@ from minflinkd.rpc.messages import Library
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, ResourceId, TaskId
 from minflinkd.runtime.machine import InvariantViolated
+from minflinkd.runtime.resource_profile import ResourceProfile
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class JobState:
     on_trial: bool = False  # until the version has completed a checkpoint (H7)
     reserving: Mapping[str, Bounds] | None = None  # the job's own bounds, while slots for another version are asked for
     next_libraries: tuple[Library, ...] = ()  # of that version
+    next_profiles: Mapping[str, ResourceProfile] | None = None  # of that version; None: as in this one (R40)
     takeover: Takeover | None = None
     leaving: Mapping[AttemptId, ResourceId] = field(default_factory=dict)  # of earlier JobMasters, told to end
     has_run: bool = False  # under this JobMaster or an earlier one
@@ -218,7 +220,7 @@ def new_job(tasks: tuple[Task, ...], options: JobMasterOptions) -> JobState:
         options=options,
         executions={t.id: Execution(t.id) for t in tasks},
         exchanges=exchanges(tasks),
-        pool=SlotPool({g: Bounds(n, least[g]) for g, n in desired.items()}, options.libraries),
+        pool=SlotPool({g: Bounds(n, least[g]) for g, n in desired.items()}, options.libraries, options.profiles),
         on_trial=options.on_trial,
     )
 

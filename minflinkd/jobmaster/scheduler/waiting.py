@@ -70,7 +70,7 @@ def refused(this: Step, phase: WaitingForSlots | FindingRestorePoint, reasons: M
         message=f"{_asked(state)}: {'; '.join(sorted(set(texts)))}",
         consequence=Consequence.RETRYABLE if state.has_run else Consequence.REFUSED,
         kind=Kind.JOB,
-        hint="lower the job's parallelism, or give TaskManagers more slots (taskmanager.numberOfTaskSlots)",
+        hint=_hint(state),
     )
     fail(this, FailureRecord(timestamp_ms=0, error=error))
 
@@ -92,9 +92,18 @@ def overdue(this: Step, phase: WaitingForSlots | FindingRestorePoint) -> None:
     fail(this, FailureRecord(timestamp_ms=0, error=error))
 
 
+def _hint(state: JobState) -> str:
+    """Return what to do about needs that no TaskManager could serve."""
+    hint = "lower the job's parallelism, or give TaskManagers more slots (taskmanager.numberOfTaskSlots)"
+    if any(need.want.profile for need in state.pool.needs.values()):
+        hint += ", or lower its resources, or allow larger TaskManagers (resourcemanager.largest-taskmanager)"
+    return hint
+
+
 def _asked(state: JobState) -> str:
     wanted = [
         f"{n.want.slots} slots for group {n.group!r}"
+        + (f" with {n.want.profile} each" if n.want.profile else "")
         + (f" (at least {n.want.least})" if n.want.least < n.want.slots else "")
         for n in sorted(state.pool.needs.values(), key=lambda n: n.group)
     ]

@@ -152,7 +152,7 @@ function ofCluster(overview, managers, figures) {
     found.push({ key: "slots", level: "warning", what: `Jobs wait for ${plural(extras["pending-needs"], "slot")}, and none is free`, why: "", link: to("taskmanagers"), linkName: "Who holds the slots" });
   }
   for (const one of extras.starting) {
-    found.push({ key: `starting ${one.id}`, level: "info", what: `TaskManager ${one.id} is starting`, why: "", since: one.since });
+    found.push({ key: `starting ${one.id}`, level: "info", what: `TaskManager ${one.id} is starting`, why: one.waiting ? firstLine(one.waiting) : "", since: one.since });
   }
   const lag = figures?.last("loop_lag") ?? 0;
   if (lag > 0.5) {

@@ -1,4 +1,5 @@
 // A job: its graph with what each task does now, and its figures over time.
+import { Autoscaler } from "../app/autoscaler.js";
 import { Chart } from "../app/chart.js";
 import { Diagnosis } from "../app/diagnosis.js";
 import { Graph } from "../app/graph.js";
@@ -27,6 +28,7 @@ function Shown({ known, now, chosen }) {
   const choose = (id) => setQuery({ task: id });
   return html`<${Summary} known=${known} tasks=${tasks} now=${now} />
     <${Diagnosis} job=${job} checkpoints=${known.checkpoints} now=${now} />
+    <${Autoscaler} job=${job} now=${now} />
     <${Panel} title="Tasks" label="Graph" className="graph-panel" rest=${html`<${PressureLegend} />`}>
       <${Graph} tasks=${tasks} chosen=${task?.id} onChoose=${choose} />
     </${Panel}>

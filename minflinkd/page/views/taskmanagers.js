@@ -70,6 +70,7 @@ function Card({ manager, now }) {
       <dl class="facts">
         <div><dt>Session</dt><dd>generation ${extras["session-generation"]}</dd></div>
         <div><dt>Up for</dt><dd>${age(extras.registered, now)}</dd></div>
+        ${eachSlot(extras["each-slot"]) && html`<div><dt>Each slot</dt><dd>${eachSlot(extras["each-slot"])}</dd></div>`}
         <div><dt>Process</dt><dd>${extras.pid}${extras.standalone ? ", standalone" : ""}</dd></div>
         <div><dt>Heap</dt><dd>${heap(extras.metrics)}</dd></div>
         <div><dt>Garbage collection</dt><dd class=${collects(extras.metrics) ? "bad" : ""}>${share(extras.metrics["jvm.gc_share"])}</dd></div>
@@ -78,6 +79,10 @@ function Card({ manager, now }) {
     </div>
   </${Panel}>`;
 }
+
+/** What each slot of a TaskManager has, such as 1 cpu, 512 MiB memory; empty if it does not say. */
+const eachSlot = (each = {}) => Object.entries(each).map(([name, amount]) => `${SIZES.includes(name) ? bytes(amount) : short(amount)} ${name}`).join(", ");
+const SIZES = ["memory", "off-heap", "disk"];
 
 const sessionState = ({ session }) => ({ ready: "ready", lost: "problem" })[session] ?? "starting";
 
@@ -121,7 +126,7 @@ function Facts({ manager, now }) {
   const metrics = extras.metrics;
   const phases = parts(extras["start-phases"]);
   return html`<${Figures} figures=${[
-      ["Slots free", `${manager.freeSlots} of ${manager.slotsNumber}`, extras.draining ? "it gives out none" : ""],
+      ["Slots free", `${manager.freeSlots} of ${manager.slotsNumber}`, extras.draining ? "it gives out none" : eachSlot(extras["each-slot"])],
       ["Session", extras.session, `generation ${extras["session-generation"]}`],
       ["Memory", bytes(memoryOf(manager)), ["supervisor", "session", "jvm"].some((name) => metrics[`${name}.threads`]) ? plural(sumOf(metrics, "threads"), "thread") : ""],
       ["Machine", bytes(hardware.physicalMemory), plural(hardware.cpuCores, "core")],

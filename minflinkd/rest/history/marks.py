@@ -52,6 +52,8 @@ def _hot_restart(restart: HotRestart) -> Mark:
     text = f"hot restart {restart.number}: {restart.state.value}"
     if restart.state is RestartState.COMPLETED and "running" in restart.phases:
         text += f", running after {restart.phases['running']:.1f} s"
+    if restart.reason:
+        text += f", for the autoscaler: {in_a_line(restart.reason)}"
     if restart.error is not None:
         text += f": {in_a_line(restart.error.message)}"
     return Mark(restart.requested_ms, MarkKind.HOT_RESTART, text)

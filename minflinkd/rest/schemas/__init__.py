@@ -10,6 +10,11 @@ from minflinkd.rest.schemas.answer import (
     Fault,
     FlinkError,
 )
+from minflinkd.rest.schemas.autoscaler import (
+    AutoscaledGroup,
+    AutoscalerChange,
+    AutoscalerInfo,
+)
 from minflinkd.rest.schemas.blobs import (
     Blob,
     BlobAccess,
@@ -133,6 +138,9 @@ from minflinkd.rest.schemas.taskmanagers import (
 __all__ = [
     "AllocatedSlot",
     "Answer",
+    "AutoscaledGroup",
+    "AutoscalerChange",
+    "AutoscalerInfo",
     "Blob",
     "BlobAccess",
     "BlobTotals",

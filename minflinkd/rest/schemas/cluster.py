@@ -32,6 +32,7 @@ class DashboardConfiguration(Answer, frozen=True, kw_only=True, rename="kebab"):
 class StartingInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     id: str
     since: int
+    waiting: str = ""  # why its process does not run yet, such as a Pod that is not scheduled
 
 
 class LeaderInfo(Answer, frozen=True, kw_only=True, rename="kebab"):

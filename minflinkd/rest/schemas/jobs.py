@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from minflinkd.rest.schemas.answer import Answer
+from minflinkd.rest.schemas.autoscaler import AutoscalerInfo
 from minflinkd.rest.schemas.restarts import HotRestartInfo
 
 SCHEDULER: Final = "Default"  # Flink's name for the one that plans all tasks at once
@@ -310,6 +311,7 @@ class JobExtras(Answer, frozen=True, kw_only=True, rename="kebab"):
     sinks: tuple[SinkInfo, ...] = ()
     bad_records: dict[str, int] = {}  # since its submission, of each vertex with `on-bad-record`
     owner: str = ""  # who has submitted it; empty: not known
+    autoscaler: AutoscalerInfo | None = None  # null: the job has none
 
 
 class JobInfo(Answer, frozen=True, kw_only=True):

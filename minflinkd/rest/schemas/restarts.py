@@ -62,6 +62,7 @@ class HotRestartInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     checkpoint_id: int | None
     phases: dict[str, float]  # seconds since the request
     error: RestartError | None = None
+    reason: str = ""  # why the autoscaler has asked for it; empty: somebody else has
 
 
 class ParallelismBounds(Answer, frozen=True, kw_only=True, rename="camel"):

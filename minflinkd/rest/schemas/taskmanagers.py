@@ -6,7 +6,7 @@ from minflinkd.rest.schemas.answer import Answer
 
 
 class ResourceProfile(Answer, frozen=True, kw_only=True, rename="camel"):
-    """Memory in MiB; -1: not known. A session's cores and memory belong to Spark, so slots have no size."""
+    """Memory in MiB; -1: not known. The heap is the share of the session's heap, which its slots have in common."""
 
     cpu_cores: float = -1.0
     task_heap_memory: int = -1
@@ -59,6 +59,7 @@ class SessionInfo(Answer, frozen=True, kw_only=True, rename="kebab"):
     slots: tuple[SlotHolder, ...]
     start_phases: dict[str, float]  # seconds from process start
     metrics: dict[str, float]
+    each_slot: dict[str, float] = {}  # cpu, memory, off-heap and disk in bytes, and extras; empty: not known
 
 
 class TaskManager(Answer, frozen=True, kw_only=True, rename="camel"):

@@ -7,6 +7,7 @@ from minflinkd.rpc.messages.slots import Library
 from minflinkd.rpc.messages.tasks import ExchangeSource, TaskStatus
 from minflinkd.rpc.snapshot import NO_ROWS, RowCounts
 from minflinkd.runtime.ids import AllocationId, JobId, LeaderId, ResourceId
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 
 
 class SlotOffer(Message, frozen=True):
@@ -50,3 +51,4 @@ class OfferSlots(Request[OffersAccepted], frozen=True):
     tasks: tuple[OfferedTask, ...] = ()  # those on these allocations that do not end already
     draining: bool = False  # then the JobMaster can only use slots whose tasks it adopts
     libraries: tuple[Library, ...] = ()  # that the session holds; a job with other versions cannot use the slots (B31)
+    slot_profile: ResourceProfile = NO_PROFILE  # as in RegisterTaskManager

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from minflinkd.rpc.messages.base import Done, Message, Notice, Request
 from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, ResourceId
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 
 
 class SessionPhase(StrEnum):
@@ -75,6 +76,7 @@ class TaskManagerInfo(Message, frozen=True):
     standalone: bool = False
     drained: bool = False  # it was told to drain, even if it does not report this yet
     held_by: dict[JobId, str] = {}  # while it is draining: the jobs on it, and why they are still there
+    slot_profile: ResourceProfile = NO_PROFILE  # as in RegisterTaskManager
 
 
 class Registered(Message, frozen=True):
@@ -102,6 +104,7 @@ class RegisterTaskManager(Request[Registered], frozen=True):
     nonce: str = ""  # identifies the process: a new one may have the pid of the previous one
     data_url: str = ""  # of its data endpoint
     build: str = ""  # its version of minflinkd, which may differ from the daemon's if an earlier daemon started it
+    slot_profile: ResourceProfile = NO_PROFILE  # what each of its slots has (R40); nothing: not known
 
 
 class HeartbeatAnswer(Message, frozen=True):
@@ -145,6 +148,7 @@ class SlotNeed(Message, frozen=True):
     beside: ResourceId | None = None
     held: int = 0  # of `beside`
     group: str = ""  # slot sharing group, for messages to users
+    profile: ResourceProfile = NO_PROFILE  # what each slot must have (R40)
 
 
 class NeedsAnswer(Message, frozen=True):
@@ -169,6 +173,7 @@ class DeclareNeeds(Request[NeedsAnswer], frozen=True):
     exclusive: bool = False  # `isolation: job`: the job has its own TaskManagers, which end with it (R24)
     libraries: tuple[Library, ...] = ()  # slots only in sessions that hold no other version of them (B31)
     hot_standby: bool = False  # the answer names the TaskManager that should prepare itself for the job
+    standby_profile: ResourceProfile = NO_PROFILE  # what its slots must have: as much as any group of the job wants
 
 
 class JobMasterEnded(Request[Done], frozen=True):
@@ -204,6 +209,7 @@ class FindSession(Request[SessionFound], frozen=True):
     job_id: JobId | None = None
     libraries: tuple[Library, ...] = ()  # the analysis loads them into the session
     exclusive: bool = False  # `isolation: job`: one that no other job uses
+    profile: ResourceProfile = NO_PROFILE  # with `exclusive`: what its slots should have, as they become the job's own
 
 
 class ListTaskManagers(Request[tuple[TaskManagerInfo, ...]], frozen=True):
@@ -213,6 +219,7 @@ class ListTaskManagers(Request[tuple[TaskManagerInfo, ...]], frozen=True):
 class StartingTaskManager(Message, frozen=True):
     resource_id: ResourceId
     since_ms: int
+    waiting: str = ""  # why its process does not run yet, as far as its launcher knows
 
 
 class TaskManagerLoss(Message, frozen=True):

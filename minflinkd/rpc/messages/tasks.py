@@ -7,12 +7,13 @@ from typing import Any
 
 from minflinkd.jobgraph.faults import GraphFault
 from minflinkd.jobgraph.input_range import Limits
-from minflinkd.jobgraph.model import Checkpointing, Execution, RuntimeMode, Task
+from minflinkd.jobgraph.model import Checkpointing, Execution, RecordFormat, RuntimeMode, Task
 from minflinkd.rpc.messages.base import Done, Message, Notice, Request
 from minflinkd.rpc.messages.slots import Library
 from minflinkd.rpc.snapshot import NO_ROWS, PlanNode, RowCounts, StateFile, TaskSnapshot
 from minflinkd.runtime.errors import ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, JobId, LeaderId, ResourceId, TaskId, VertexId
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 
 
 class ArtifactRef(Message, frozen=True):
@@ -266,6 +267,7 @@ class Analysis(Message, frozen=True):
     plans: dict[TaskId, str] = {}  # Spark's physical plan of a micro-batch, if it was asked for; bounded
     script: ScriptQueries | None = None  # if a script was asked for
     notes: tuple[str, ...] = ()  # what the user should know besides
+    record_formats: dict[VertexId, dict[str, RecordFormat]] = {}  # by the part of records: what a registry has said
 
 
 class AnalyzeJob(Request[Analysis], frozen=True):
@@ -277,6 +279,7 @@ class AnalyzeJob(Request[Analysis], frozen=True):
     exclusive: bool = False  # `isolation: job`: the TaskManager is the job's own from now on
     explain: bool = False  # answer `plans`, too
     script: str = ""  # module:function; execute this script instead, and answer its queries
+    profile: ResourceProfile = NO_PROFILE  # with `exclusive`: what the job wants of the slots there (R40)
 
 
 class TaskStateChanged(Request[Done], frozen=True):

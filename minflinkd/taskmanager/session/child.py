@@ -15,7 +15,7 @@ from typing import TypeVar
 import structlog
 
 from minflinkd.jobgraph.faults import GraphFault
-from minflinkd.jobgraph.model import Execution, Task
+from minflinkd.jobgraph.model import Execution, RecordFormat, Task
 from minflinkd.rpc.messages import (
     Analysis,
     Collected,
@@ -402,6 +402,7 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
     judged: dict[TaskId, dict[int, str]] = {}
     plans: dict[TaskId, str] = {}
     notes: list[str] = []
+    record_formats: dict[VertexId, dict[str, RecordFormat]] = {}
     prepared: list[PreparedTask] = []
     try:
         for task in _upstream_first(request.tasks):
@@ -418,6 +419,8 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
                 exchanges[task.end] = built.schema
             schemas.update({name: frame.schema.simpleString() for name, frame in built.frames.items()})
             operators[task.id] = built.operators
+            record_formats.update(built.record_formats)
+            notes.extend(map(engine.session.secrets.hidden, built.notes))
             if request.job.execution is Execution.AUTO and not built.faults:
                 notes.append(engine.session.secrets.hidden(real_time.note(built, task)))
             if request.explain and not built.faults and built.frame is not None:
@@ -440,6 +443,7 @@ def _analysis(engine: Engine, request: AnalyzeTasks) -> Analysis:
         verdicts=judged,
         plans=plans,
         notes=tuple(notes),
+        record_formats=record_formats,
     )
 
 

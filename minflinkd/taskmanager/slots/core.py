@@ -459,6 +459,7 @@ class TaskManagerCore:
             job_id=command.job_id,
             draining=self.draining,
             libraries=self.slots.table.libraries,
+            slot_profile=self._hello.slot_profile,
         )
         about = _Offer(command.job_id, command.version)
         return Ask(Address(command.address), request, OFFER_TIMEOUT, fence=command.leader, about=about)

@@ -23,6 +23,7 @@ from minflinkd.cli.main import COMMANDS, GROUPS, main
 from minflinkd.rest.schemas import Logs
 from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.runtime.ids import ResourceId
+from minflinkd.runtime.resource_profile import parse_profile
 from tests.component.cli.conftest import Command, RunningDaemon
 from tests.unit.rest.parties import FAILED, LOG, RUNNING, TM, collecting, failing
 
@@ -291,6 +292,15 @@ def test_collected_rows_are_printed_one_a_line(command: Command, daemon: Running
     assert command("collected", RUNNING).output == '{"carrier":"UA"}\n{"carrier":"AA"}\n'
     assert json.loads(command("collected", RUNNING, "seen", "--json").output)["dropped"] == 7
     assert command("collected", RUNNING, "out").exit_code == 4
+
+
+def test_taskmanagers_show_what_each_slot_has(command: Command, daemon: RunningDaemon) -> None:
+    """The list has what jobs compete for, and nothing if a TaskManager does not say (R40)."""
+    assert "Each slot" not in command("taskmanagers", TM[:6]).output
+    profile = {"cpu": 0.5, "memory": "1 GiB", "disk": "10 GB", "gpu": 1}
+    daemon.resource_manager.slot_profile = parse_profile(profile)
+    assert re.search(r"EACH SLOT\n.* 0\.5 cpu, 1 GiB memory, 1 gpu\n", command("taskmanagers").output)
+    assert "Each slot: 0.5 cpu, 1 GiB memory, 10 GB disk, 1 gpu" in command("taskmanagers", TM[:6]).output
 
 
 def test_a_job_without_a_collect_sink_has_collected_nothing(command: Command) -> None:

@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 from playwright.async_api import Browser, expect
 
+from minflinkd.rpc.autoscaler import AutoscalerStatus, GroupNeed
 from minflinkd.rpc.messages import PendingRecords
-from minflinkd.runtime.ids import JobId
+from minflinkd.runtime.ids import JobId, TaskId
 from tests.component.page.opened import Opened, opened
 from tests.component.page.world import FLIGHTS, MARKUP, World, job, large, now_ms
 from tests.servers.install import AXE
@@ -114,6 +115,26 @@ async def test_a_job_shows_what_waits_in_kafka(page: Opened, world: World) -> No
     task = page.page.get_by_role("region", name="Task ")
     await expect(task).to_contain_text("45 records wait")
     await expect(task).to_contain_text("flights.9 9, flights.8 8, flights.7 7")
+
+
+async def test_a_job_shows_what_its_autoscaler_has_decided(page: Opened, world: World) -> None:
+    """The sentence, what each group needs, and the changes before; a job without one has no such panel (R62)."""
+    await page.go(f"jobs/{FLIGHTS}")
+    panel = page.page.get_by_role("region", name="Autoscaler")
+    await expect(page.page.get_by_role("region", name="Graph")).to_be_visible()
+    await expect(panel).to_have_count(0)
+    need = GroupNeed(group="default", slots=2, wanted=6.2, utilization=2.1, task=TaskId("flights"), rate=1800.0)
+    status = AutoscalerStatus(
+        enabled=True, verdict="limited", why="it needs 6.2 slots", least=1, most=2, target=0.7, groups=(need,)
+    )
+    job = world.dispatcher.jobs[FLIGHTS]
+    rescale = replace(job.hot_restarts[0], number=2, reason="900 rows/s: 1 -> 2 slots")
+    world.dispatcher.jobs[FLIGHTS] = replace(job, autoscaler=status, hot_restarts=(rescale, *job.hot_restarts))
+    await page.page.reload()
+    await expect(panel).to_contain_text("1 to 2 slots, target 70 %")
+    await expect(panel).to_contain_text("limited: it needs 6.2 slots")
+    await expect(panel.locator("tbody tr")).to_contain_text("≤ 210 %")
+    await expect(panel).to_contain_text("900 rows/s: 1 -> 2 slots")
 
 
 async def test_two_hundred_jobs_are_listed_and_found(page: Opened, world: World) -> None:

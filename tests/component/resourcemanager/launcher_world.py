@@ -12,6 +12,7 @@ import psutil
 
 from minflinkd.config.cluster_options import Heartbeat
 from minflinkd.resourcemanager.process import ProcessLauncher
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.runtime.ids import ResourceId
 from tests.waiting import until
 
@@ -43,6 +44,7 @@ class Host:
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "taskmanagers"
         self.script = SLEEP
+        self.sizes: list[TaskManagerSize | None] = []  # of what was started
         self.grace = 0.2
         self.leads = True
         self.exits: asyncio.Queue[tuple[ResourceId, str]] = asyncio.Queue()
@@ -58,7 +60,8 @@ class Host:
             leads=lambda: self.leads,
         )
 
-    def command(self, resource_id: ResourceId, directory: Path) -> Sequence[str]:
+    def command(self, resource_id: ResourceId, directory: Path, size: TaskManagerSize | None) -> Sequence[str]:
+        self.sizes.append(size)
         (directory / "script.py").write_text(self.script)
         return [sys.executable, str(directory / "script.py")]
 

@@ -19,8 +19,10 @@ from structlog.testing import capture_logs
 from minflinkd.resourcemanager import process as module
 from minflinkd.resourcemanager.launcher import StartFailed
 from minflinkd.resourcemanager.process import ProcessLauncher
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.runtime import homes
 from minflinkd.runtime.ids import ResourceId
+from minflinkd.runtime.resource_profile import parse_profile
 from tests.component.resourcemanager.launcher_world import (
     EXPLAIN,
     FAIL,
@@ -52,6 +54,14 @@ async def test_a_taskmanager_that_cannot_go_on_says_why_in_one_line(host: Host) 
     await host.start(EXPLAIN)
     _, reason = await host.exit()
     assert reason == "its process ended with exit code 1: no such thing as Java"
+
+
+async def test_the_command_of_a_process_is_made_for_its_size(host: Host) -> None:
+    """Without one, it is the default (R40)."""
+    size = TaskManagerSize(2, parse_profile({"gpu": 1}))
+    await host.launcher.start(TM, size)
+    await host.launcher.start(OTHER)
+    assert host.sizes == [size, None]
 
 
 async def test_a_process_killed_by_a_signal_is_told_at_once(host: Host) -> None:

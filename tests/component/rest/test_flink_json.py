@@ -11,6 +11,7 @@ import pytest
 
 from minflinkd.checkpoint.offsets import Offsets, encode
 from minflinkd.rpc.local import LocalNetwork
+from minflinkd.runtime.resource_profile import parse_profile
 from tests.unit.rest.parties import FAILED, RUNNING, STARTED, TM, TRACEBACK, Dispatcher, ResourceManager, failing
 
 Http = aiohttp.ClientSession
@@ -68,7 +69,7 @@ async def test_overview_counts_jobs_and_slots(http: Http) -> None:
         "flink-version": "2.3.0",
         "flink-commit": "minflinkd-0.1.0",
     }
-    assert extras["starting"] == [{"id": "tm-ba9876543210", "since": STARTED}]
+    assert extras["starting"] == [{"id": "tm-ba9876543210", "since": STARTED, "waiting": ""}]
     assert extras["taskmanagers-lost"] == 1
     assert extras["leader"] == {"name": "alpha:17", "url": "http://alpha:8081", "since": STARTED, "epoch": 7}
     assert extras["standbys"] == [{"name": "beta:18", "url": "http://beta:8081"}]
@@ -324,14 +325,36 @@ async def test_it_is_known_how_long_an_attempt_was_in_each_state(http: Http) -> 
     assert vertex["subtasks"][0]["metrics"]["read-bytes-complete"] is True, "otherwise it is shown as loading"
 
 
-async def test_a_taskmanager_has_its_hosts_cores_and_its_tasks(http: Http) -> None:
-    """Slots have no size here: what of the cores is free is not known while one is taken (E1)."""
+async def test_a_taskmanager_that_does_not_say_what_its_slots_have_has_its_hosts_cores(
+    http: Http,
+) -> None:
+    """What of the cores is free is not known while a slot is taken (E1)."""
     (manager,) = (await get(http, "/taskmanagers"))["taskmanagers"]
     assert (manager["totalResource"]["cpuCores"], manager["hardware"]["cpuCores"]) == (2.0, 2)
     assert manager["freeResource"]["cpuCores"] == -1
     assert manager["assignedTasks"] == 1
     (slot,) = (await get(http, f"/taskmanagers/{TM}"))["allocatedSlots"]
     assert (slot["jobId"], slot["assignedTasks"], slot["resource"]["cpuCores"]) == (RUNNING, 1, -1)
+
+
+async def test_a_taskmanager_says_what_its_slots_have_and_what_of_it_is_free(
+    http: Http, resource_manager: ResourceManager
+) -> None:
+    """In Flink's words and units. One of its two slots is taken (R40, E1)."""
+    resource_manager.slot_profile = parse_profile({"cpu": 0.5, "memory": "1 GiB", "disk": "10 GB", "gpu": 1})
+    info = await get(http, f"/taskmanagers/{TM}")
+    one = {
+        "cpuCores": 0.5,
+        "taskHeapMemory": 1024,
+        "taskOffHeapMemory": 0,
+        "managedMemory": 0,
+        "networkMemory": 0,
+        "extendedResources": {"gpu": 1.0},
+    }
+    two = {**one, "cpuCores": 1.0, "taskHeapMemory": 2048, "extendedResources": {"gpu": 2.0}}
+    assert (info["totalResource"], info["freeResource"]) == (two, one)
+    assert info["allocatedSlots"][0]["resource"] == one
+    assert info["minflinkd"]["each-slot"] == {"cpu": 0.5, "memory": 2**30, "disk": 10**10, "gpu": 1}
 
 
 async def test_taskmanagers_are_shown_while_the_dispatcher_is_away(

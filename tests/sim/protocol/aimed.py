@@ -339,6 +339,31 @@ def slots_change_under_running_tasks(rng: random.Random, plan: Plan) -> Plan:
     return replace(plan, **room, slots_per_tm=4, start_time=(0.1, 0.5), jobs=jobs, faults=tuple(faults))
 
 
+def small_jobs_come_before_a_large_one(rng: random.Random, plan: Plan) -> Plan:
+    """One TaskManager has what a job wants of all its slots. Others take one of them each, and end one by one.
+
+    Nothing else goes wrong: if the job lost its slots, others could take one for good.
+    """
+    large = JobPlan(at=rng.uniform(2.0, 4.0), groups=(4,), profiles=("gpu",))
+    small = tuple(
+        JobPlan(at=rng.uniform(0.0, 1.0), groups=(1,), ends=rng.uniform(5.0, 20.0), again=True)
+        for _ in range(rng.choice((3, 4)))
+    )
+    return replace(
+        plan,
+        **{**_room_for((*small, large)), "max": 3, "standalone": 3, "can_start": False},
+        standalone_profiles=("gpu", "", ""),
+        slots_per_tm=4,
+        start_time=(0.1, 0.5),
+        task_time=0.05,
+        task_failures=0.0,
+        storage_failures=0.0,
+        ageing=0.0,
+        jobs=(*small, large),
+        faults=(),
+    )
+
+
 AIMED = (
     _requests_come_when_their_job_has_ended,
     _a_job_loses_its_task_manager_and_comes_back_to_it,

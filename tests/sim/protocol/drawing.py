@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from tests.sim.protocol.aimed import AIMED, slots_change_under_running_tasks
+from tests.sim.protocol.aimed import AIMED, slots_change_under_running_tasks, small_jobs_come_before_a_large_one
 from tests.sim.protocol.faults import faults
 from tests.sim.protocol.plan import JobPlan, Plan
+from tests.sim.protocol.profiles import with_sizes
 
 
 def drawn(seed: int) -> Plan:
@@ -17,9 +18,17 @@ def drawn(seed: int) -> Plan:
     drawn_plan = rng.choice(AIMED)(rng, plan) if rng.random() < 0.5 else plan
     late = random.Random(f"what later came to the plan {seed}")  # so that seeds still stand for what they stood for
     if late.random() < 0.08:
-        return slots_change_under_running_tasks(late, drawn_plan)
+        return _sized(seed, slots_change_under_running_tasks(late, drawn_plan))
     jobs = tuple(replace(job, runs_on=late.random() < 0.3) for job in drawn_plan.jobs)
-    return replace(drawn_plan, jobs=jobs)
+    return _sized(seed, replace(drawn_plan, jobs=jobs))
+
+
+def _sized(seed: int, plan: Plan) -> Plan:
+    """Return the plan, a third of them with slots of several sizes. That came to the plans later still."""
+    rng = random.Random(f"the sizes in the plan {seed}")
+    if rng.random() < 0.05:
+        return small_jobs_come_before_a_large_one(rng, plan)
+    return with_sizes(rng, plan) if rng.random() < 0.3 else plan
 
 
 def _any(rng: random.Random, seed: int) -> Plan:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.runtime.ids import ResourceId
+from tests.sim.protocol.profiles import PROFILES
 from tests.sim.protocol.task_manager import TaskManagerParty
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ class Host:
     def __init__(self, world: World) -> None:
         self._world = world
         self._engine = world.universe.engine
-        self._starting: set[ResourceId] = set()  # their processes exist, but have not registered yet
+        self._starting: dict[ResourceId, TaskManagerSize | None] = {}  # the processes that have not registered yet
+        self._standalone = 0  # number of those that have started by themselves
         self._pids = 0
 
     def living(self) -> tuple[ResourceId, ...]:
@@ -28,15 +31,15 @@ class Host:
         mine = (tm.resource_id for tm in self._world.task_managers() if not tm.standalone)
         return tuple(sorted({*self._starting, *mine}))
 
-    def start(self, by: ResourceManagerParty, resource_id: ResourceId) -> None:
+    def start(self, by: ResourceManagerParty, resource_id: ResourceId, size: TaskManagerSize | None) -> None:
         rng, plan = self._world.universe.rng, self._world.plan
-        self._starting.add(resource_id)
+        self._starting[resource_id] = size
         if rng.random() >= plan.start_failures:
             self._engine.after(self._world.start_delay(), self._started, resource_id)
             return
         match rng.choice(("refused", "exits", "hangs")):
             case "refused":
-                self._starting.discard(resource_id)
+                self._starting.pop(resource_id, None)
                 by.after(0.01, by.step, self._failed, by, resource_id)
             case "exits":
                 self._engine.after(self._world.start_delay(), self._ended_early, resource_id)
@@ -48,26 +51,33 @@ class Host:
 
     def _ended_early(self, resource_id: ResourceId) -> None:
         if resource_id in self._starting:
-            self._starting.discard(resource_id)
+            self._starting.pop(resource_id)
             self._world.universe.note("{} ended before it registered", resource_id)
             self._tell_exit(resource_id)
 
     def _started(self, resource_id: ResourceId) -> None:
         if resource_id in self._starting:
-            self._starting.discard(resource_id)
+            size = self._starting.pop(resource_id)
             local = self._world.universe.rng.random() >= self._world.plan.unkillable
-            self._new(resource_id, standalone=False, local=local)
+            self._new(resource_id, standalone=False, local=local, size=size)
 
-    def start_standalone(self) -> None:
-        if not self._world.ending:
-            self._new(self._world.ids.resource(), standalone=True, local=False)
+    def start_standalone(self, profile: str | None = None) -> None:
+        """Start one with this profile, or with that of the next one in the plan."""
+        if self._world.ending:
+            return
+        if profile is None:
+            profiles = self._world.plan.standalone_profiles
+            profile = profiles[self._standalone % len(profiles)]
+            self._standalone += 1
+        size = TaskManagerSize(self._world.plan.slots_per_tm, PROFILES[profile])
+        self._new(self._world.ids.resource(), standalone=True, local=False, size=size)
 
-    def _new(self, resource_id: ResourceId, *, standalone: bool, local: bool) -> None:
+    def _new(self, resource_id: ResourceId, *, standalone: bool, local: bool, size: TaskManagerSize | None) -> None:
         self._pids += 1
         kind = "STANDALONE" if standalone else "started" if local else "started, cannot be killed"
         self._world.universe.note("{} is there ({})", resource_id, kind)
         tm = self._world.task_manager_class(
-            self._world, resource_id, pid=self._pids, standalone=standalone, local=local
+            self._world, resource_id, pid=self._pids, standalone=standalone, local=local, size=size
         )
         self._world.add(tm)
 
@@ -76,7 +86,7 @@ class Host:
         self._engine.after(0.01 if kill else GRACE, self._kill, resource_id)
 
     def _kill(self, resource_id: ResourceId) -> None:
-        self._starting.discard(resource_id)
+        self._starting.pop(resource_id, None)
         tm = self._world.task_manager(resource_id)
         if tm is not None and tm.local:
             self.ended(tm, "killed by the launcher")
@@ -92,7 +102,8 @@ class Host:
             self._tell_exit(tm.resource_id)
         self._world.connections_failed([tm.address])
         if tm.standalone:
-            self._engine.after(BACK, self.start_standalone)
+            profile = next(name for name, profile in PROFILES.items() if profile == tm.profile)
+            self._engine.after(BACK, self.start_standalone, profile)
 
     def _tell_exit(self, resource_id: ResourceId) -> None:
         self._engine.after(NOTICED, self._exit_noticed, resource_id)

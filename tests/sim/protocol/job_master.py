@@ -15,10 +15,12 @@ from minflinkd.rpc.network import job_master
 from minflinkd.rpc.party import Ask
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AttemptId, Chance, LeaderId, ResourceId, TaskId, VertexId
+from minflinkd.runtime.resource_profile import NO_PROFILE
 from minflinkd.runtime.units import Duration
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.party import Party
 from tests.sim.protocol.plan import JobPlan
+from tests.sim.protocol.profiles import profile_of
 from tests.sim.protocol.task_manager import ENDED, says_kept
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class JobMasterParty(Party[JobMasterCore]):
             cooldown_after_rescaling=3.0,
             exclusive=job.plan.exclusive,
             libraries=libraries,
+            profiles={f"g{i}": profile_of(job.plan, f"g{i}") for i in range(len(job.plan.groups))},
             max_parallelism=world.plan.slots_per_tm if job.plan.runs_on else None,
         )
         core = JobMasterCore(
@@ -240,6 +243,16 @@ class JobMasterParty(Party[JobMasterCore]):
             if first != deployment.attempt_id and not says_kept(source.attempt_id):
                 raise Violation(f"{deployment.attempt_id} reads again from {source.attempt_id}, which has kept nothing")
 
+    def _check_sizes(self) -> None:
+        """Check that no group runs on slots that have less than it wants (R40)."""
+        state = self.core.state
+        for execution in state.live:
+            held = state.pool.held.get(execution.allocation_id) if execution.allocation_id is not None else None
+            tm = self.world.task_manager(held.resource_id) if held is not None else None
+            group = state.group_of(execution.task_id)
+            if tm is not None and not tm.profile.covers(state.pool.profiles.get(group, NO_PROFILE)):
+                raise Violation(f"{self.address} has {execution.task_id} on slots of {tm.profile}: it wants more")
+
     def _storage_fails(self) -> bool:
         return not self.world.calm and self.universe.rng.random() < self.world.plan.storage_failures
 
@@ -248,6 +261,7 @@ class JobMasterParty(Party[JobMasterCore]):
         self.after(least + (most - least) * self.universe.rng.random(), self.feed, event)
 
     def checked(self) -> None:
+        self._check_sizes()
         if self.core.state.status is not self._status:
             self._status = self.core.state.status
             self.universe.note("{} is {}", self.address, self._status.value)

@@ -24,11 +24,13 @@ class JobPlan:
     narrows: bool = False  # with each handover to a new version, its groups want one slot less
     runs_on: bool = False  # with each handover its tasks run on, and get as many slots as the next version wants
     again: bool = False  # it is submitted again at once, under another id, when it has ended before the calm
+    profiles: tuple[str, ...] = ()  # what each group wants of a slot (`profiles.PROFILES`)
+    enlarges: bool = False  # with each handover to a new version, its groups want larger slots
 
     @property
     def code(self) -> str:
         """Return what tells versions apart whose tasks are not adopted by one another."""
-        return "runs on" if self.runs_on else str(self.groups)
+        return "runs on" if self.runs_on else str((self.groups, self.profiles) if self.profiles else self.groups)
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ class Plan:
     unkillable: float = 0.0  # chance that the launcher cannot kill a TaskManager
     tight: bool = False  # there is no room for all jobs at once
     encoded: bool = False  # every message is encoded and decoded
+    profile: str = ""  # of the slots of TaskManagers that are started with the default size (`profiles.PROFILES`)
+    standalone_profiles: tuple[str, ...] = ("",)  # of the slots of those that start by themselves, one after the other
     jobs: tuple[JobPlan, ...] = ()
     faults: tuple[Fault, ...] = ()
 

@@ -133,6 +133,10 @@ def _a_refusal_of_other_slots_is_ignored() -> Any:
     return patched(running, "task_not_resized", lambda _: lambda *_: None)
 
 
+def _groups_run_on_any_slots() -> Any:
+    return patched(SlotPool, "barred", lambda _: lambda *_: {})
+
+
 FAULTS: Mapping[str, Planted] = {
     "the JM takes an unanswered deployment for a failed one": _an_unanswered_deployment_has_failed,
     "the JM accepts one allocation from two TMs": _the_job_master_accepts_one_allocation_of_two_task_managers,
@@ -150,5 +154,6 @@ FAULTS: Mapping[str, Planted] = {
     "the JM does not tell tasks of their slots": _tasks_are_not_told_of_their_slots,
     "the JM ignores that a task cannot have other slots": _a_refusal_of_other_slots_is_ignored,
     "the JM lets tasks run on that it does not adopt": _what_is_not_adopted_runs_on,
+    "the JM runs groups on slots that have less than they want": _groups_run_on_any_slots,
     "the JM waits for attempts that the TM does not know": _attempts_that_the_task_manager_does_not_know_are_waited_for,
 }

@@ -9,12 +9,14 @@ from typing import Any
 
 from msgspec.structs import replace as copy
 
-from minflinkd.resourcemanager import reservations, slot_manager
+from minflinkd.resourcemanager import placement, reservations, rooms, slot_manager
+from minflinkd.resourcemanager.claims import Claims
 from minflinkd.resourcemanager.core import ResourceManagerCore
 from minflinkd.resourcemanager.events import NotifyLost, SendAllocate
 from minflinkd.resourcemanager.state import Resources
 from minflinkd.resourcemanager.task_managers import Slot
 from minflinkd.rpc.messages import NeedsAnswer
+from minflinkd.runtime.resource_profile import NO_PROFILE
 from tests.sim.planting import Planted, patched
 
 
@@ -126,6 +128,25 @@ def _silent_jobs_count_as_ended() -> Any:
     return patched(Resources, "has_ended", lambda _: lambda state, job_id: job_id in state.past)
 
 
+def _slots_need_not_have_what_is_wanted() -> Any:
+    def made(candidates: Any) -> Any:
+        return lambda state, job_id, _, *rest: candidates(state, job_id, NO_PROFILE, *rest)
+
+    return patched(placement, "_candidates", made)
+
+
+def _nothing_is_kept_for_larger_needs() -> Any:
+    return patched(Claims, "keep", lambda _: lambda *_, **__: False)
+
+
+def _what_is_started_has_the_default_size() -> Any:
+    return patched(rooms, "size_for", lambda _: lambda options, *_: options.size)
+
+
+def _no_task_manager_makes_way() -> Any:
+    return patched(slot_manager, "in_the_way", lambda _: lambda *_: None)
+
+
 FAULTS: Mapping[str, Planted] = {
     "the RM marks slots taken after it has asked for them": _slots_are_marked_after_they_are_asked_for,
     "the RM frees reserved slots by reports that cannot know of them": _reports_free_what_they_cannot_know_of,
@@ -142,4 +163,8 @@ FAULTS: Mapping[str, Planted] = {
     "the RM waits for slots that their JM gave up": _slots_that_were_given_up_are_waited_for,
     "the RM takes jobs that it does not know for ended": _unknown_jobs_count_as_ended,
     "the RM takes jobs of silent JMs for ended": _silent_jobs_count_as_ended,
+    "the RM gives slots that have less than is wanted": _slots_need_not_have_what_is_wanted,
+    "the RM keeps no slots for needs that nothing smaller serves": _nothing_is_kept_for_larger_needs,
+    "the RM starts TMs of the default size only": _what_is_started_has_the_default_size,
+    "the RM lets no TM make way for one of another size": _no_task_manager_makes_way,
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from minflinkd.resourcemanager.core import ResourceManagerCore
 from minflinkd.resourcemanager.events import SendAllocate, StartTaskManager, StopTaskManager
 from minflinkd.resourcemanager.options import ResourceManagerOptions
+from minflinkd.resourcemanager.provisioning import FAILED_STARTS
 from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
 from minflinkd.resourcemanager.slot_manager import LONGEST_RETURN_REST, is_stale
 from minflinkd.resourcemanager.state import JobNeeds, Resources
@@ -16,8 +17,10 @@ from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Fenced
 from minflinkd.rpc.party import Answered, Ask, Outcome, Tell
 from minflinkd.runtime.ids import AllocationId, JobId, LeaderId, ResourceId
+from minflinkd.runtime.resource_profile import NO_PROFILE
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.party import Party
+from tests.sim.protocol.profiles import PROFILES
 
 if TYPE_CHECKING:
     from tests.sim.protocol.world import World
@@ -32,6 +35,7 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
         plan = world.plan
         options = ResourceManagerOptions(
             slots_per_tm=plan.slots_per_tm,
+            profile=PROFILES[plan.profile] if plan.can_start else NO_PROFILE,
             can_start=plan.can_start,
             min=plan.min,
             standby=plan.standby,
@@ -125,15 +129,15 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
 
     def carry_out(self, command: Any) -> None:
         match command:
-            case StartTaskManager(resource_id):
-                self.universe.note("{} STARTS {}", self.address, resource_id)
+            case StartTaskManager(resource_id, size):
+                self.universe.note("{} STARTS {} ({})", self.address, resource_id, size or "default")
                 living = self.core.state.count()
                 if living > self.world.plan.max:
                     raise Violation(
                         f"{self.address} has {living} TaskManagers with the one that it starts now: too many"
                     )
                 if not self.zombie:
-                    self.world.host.start(self, resource_id)
+                    self.world.host.start(self, resource_id, size)
             case StopTaskManager(resource_id, reason, kill):
                 self.universe.note("{} {} {}: {}", self.address, "KILLS" if kill else "STOPS", resource_id, reason)
                 if not self.zombie:
@@ -158,6 +162,35 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
                 f"{self.address} asks {allocate.resource_id} for slots {request.slots} that are not marked taken for "
                 f"{request.allocation_id}: {marked}"
             )
+        if not allocate.again:
+            self._check_fit(tm, request)
+
+    def _check_fit(self, tm: TaskManager, request: m.AllocateSlots) -> None:
+        """Check that slots have what is wanted of them, and that nobody waits for them who cannot have others (R40)."""
+        state, plan = self.core.state, self.world.plan
+        job = state.jobs[request.job_id]
+        need = job.needs[request.allocation_id]
+        if not tm.profile.covers(need.profile):
+            raise Violation(f"{self.address} gives slots of {tm.profile} for {need}")
+        special = plan.can_start and not tm.standalone and not PROFILES[plan.profile].covers(tm.profile)
+        may_start = plan.can_start and state.count() < plan.max and state.starts.failed < FAILED_STARTS
+        if special and not need.profile and may_start and need.beside is None and tm.dedicated_to is None:
+            raise Violation(f"{self.address} gives slots of {tm.profile} for {need}, which wants nothing special")
+        if plan.can_start:
+            return
+        for job_id, other in state.unserved():
+            older = state.jobs[job_id].number < job.number or need.beside is not None
+            if older and other.profile.rank > need.profile.rank and self._waits(job_id, other, tm):
+                raise Violation(f"{self.address} gives slots of {tm.resource_id} for {need}: {other} came before it")
+
+    def _waits(self, job_id: JobId, need: m.SlotNeed, tm: TaskManager) -> bool:
+        """Whether the need waits for slots of this TaskManager, and cannot have those of just any other."""
+        state, job = self.core.state, self.core.state.jobs[job_id]
+        anywhere = all(shelf.profile.covers(need.profile) for shelf in state.shelves)
+        alone = job.exclusive or job.libraries or tm.dedicated_to is not None
+        rests = self._rests(job, need.allocation_id) or self._may_be_offered(state, job_id, job)
+        wide = len(tm.slots) >= (need.least or need.slots)
+        return tm.profile.covers(need.profile) and wide and not (anywhere or alone or rests or need.beside is not None)
 
     def checked(self) -> None:
         before, state = self._before, self.core.state
@@ -256,8 +289,17 @@ class ResourceManagerParty(Party[ResourceManagerCore]):
                 continue
             for tm in state.task_managers.values():
                 free = sum(slot.state is SlotState.FREE for slot in tm.slots)
+                if not tm.profile.covers(need.profile) or self._is_kept(state, tm, need):
+                    continue
                 if tm.ready and tm.dedicated_to in (None, job_id) and free >= need.slots and now >= tm.rest_until:
                     raise Violation(f"{self.address} leaves {need} open, and {tm.resource_id} has {free} free slots")
+
+    def _is_kept(self, state: Resources, tm: TaskManager, need: m.SlotNeed) -> bool:
+        """Whether the TaskManager's slots may be for others: it has more than the need wants, and somebody wants it."""
+        if tm.profile and not need.profile and not PROFILES[self.world.plan.profile].covers(tm.profile):
+            return self.world.plan.can_start
+        others = (other.profile for _, other in state.unserved() if other.allocation_id != need.allocation_id)
+        return any(profile.rank > need.profile.rank and tm.profile.covers(profile) for profile in others)
 
     def _check_reserved_once(self, state: Resources) -> None:
         """Check that the slots of one need are on one TaskManager (R3)."""

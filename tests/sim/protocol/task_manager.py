@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace as copy
 
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.libraries import clash
 from minflinkd.rpc.network import Address, Fenced, job_master, task_manager
@@ -23,6 +24,7 @@ from minflinkd.taskmanager.slots.state import SlotOptions, Slots
 from minflinkd.taskmanager.slots.table import SlotState, SlotTable
 from tests.sim.protocol.journal import Violation
 from tests.sim.protocol.party import Party
+from tests.sim.protocol.profiles import PROFILES
 from tests.sim.protocol.wire import Later
 
 if TYPE_CHECKING:
@@ -101,8 +103,19 @@ class _Status:
 class TaskManagerParty(Party[TaskManagerCore]):
     """`local`: the host notices the end of its process, and can kill it. `standalone`: it started by itself."""
 
-    def __init__(self, world: World, resource_id: ResourceId, *, pid: int, standalone: bool, local: bool) -> None:
+    def __init__(
+        self,
+        world: World,
+        resource_id: ResourceId,
+        *,
+        pid: int,
+        standalone: bool,
+        local: bool,
+        size: TaskManagerSize | None = None,
+    ) -> None:
         plan = world.plan
+        size = size or TaskManagerSize(plan.slots_per_tm, PROFILES[plan.profile])
+        self.profile = size.profile
         self.world = world
         self.resource_id = resource_id
         self.standalone = standalone
@@ -122,6 +135,7 @@ class TaskManagerParty(Party[TaskManagerCore]):
             log_directory="",
             report=report,
             standalone=standalone,
+            slot_profile=size.profile,
         )
         slots = SlotOptions(
             heartbeat_timeout=plan.heartbeat_timeout,
@@ -130,7 +144,7 @@ class TaskManagerParty(Party[TaskManagerCore]):
         )
         give_up = 0.0 if standalone else plan.registration_timeout
         options = TaskManagerOptions(slots=slots, registration_timeout=give_up)
-        core = TaskManagerCore(hello, slots=plan.slots_per_tm, options=options, now=world.universe.now)
+        core = TaskManagerCore(hello, slots=size.slots, options=options, now=world.universe.now)
         super().__init__(world.universe, address, core)
         self._checked: Slots | None = None
         self.start_session()

@@ -6,7 +6,11 @@ import pytest
 
 from tests.sim.protocol.planted import FAULTS, find
 
-ALWAYS = ("the TM obeys JobMasters that were replaced", "the RM drops repeated declarations")  # in `make test`
+ALWAYS = (  # in `make test`
+    "the TM obeys JobMasters that were replaced",
+    "the RM drops repeated declarations",
+    "the RM keeps no slots for needs that nothing smaller serves",
+)
 QUICK = (
     "the RM marks slots taken after it has asked for them",
     "the RM serves JobMasters that were replaced",
@@ -18,6 +22,11 @@ QUICK = (
     "the RM gives slots again at once that came back",
     "the RM takes jobs that it does not know for ended",
     "the RM takes jobs of silent JMs for ended",
+    "the RM gives slots that have less than is wanted",
+    "the RM keeps no slots for needs that nothing smaller serves",
+    "the RM starts TMs of the default size only",
+    "the RM lets no TM make way for one of another size",
+    "the JM runs groups on slots that have less than they want",
     "the TM keeps surplus slots",
     "the TM's reports of freed slots are no news",
     "the JM adopts attempts that have failed by old news of them",

@@ -277,6 +277,8 @@ class World:
         if master.job.plan.narrows:
             groups = tuple(max(1, slots - 1) for slots in master.job.plan.groups)
             master.job.plan = replace(master.job.plan, groups=groups)
+        if master.job.plan.enlarges:
+            master.job.plan = replace(master.job.plan, profiles=("all",) * len(master.job.plan.groups))
         self._succeed(master, preceded=False)
 
     def _succeed(self, master: JobMasterParty, *, preceded: bool) -> None:

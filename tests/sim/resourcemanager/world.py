@@ -17,6 +17,7 @@ from minflinkd.jobmaster.scheduler.slot_pool import Session, SlotPool, Want
 from minflinkd.resourcemanager.launcher import Launched, StartFailed
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.resource_manager import ResourceManager
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.faulty import FaultyNetwork, FaultyWire
 from minflinkd.rpc.network import RESOURCE_MANAGER, Address, Mailbox, job_master, task_manager
@@ -82,7 +83,7 @@ class Launcher:
         self.most = 0  # most processes at a time
         self._world = world
 
-    async def start(self, resource_id: ResourceId) -> None:
+    async def start(self, resource_id: ResourceId, size: TaskManagerSize | None = None) -> None:
         await asyncio.sleep(0.1)
         self.started += 1
         if self._world.rng.random() < self.failing:

@@ -23,6 +23,7 @@ from minflinkd.metrics.refusals import RefusalCollector
 from minflinkd.metrics.registry import Metrics
 from minflinkd.metrics.rpc import Pending, RpcFigures
 from minflinkd.metrics.samples import (
+    AutoscalerSample,
     BlobSample,
     CheckpointSample,
     ClusterSample,
@@ -250,6 +251,13 @@ def a_whole_cluster() -> ClusterSample:
                 hot_restart_phases={"running": 0.3},
                 tasks=(task,),
                 checkpoints=checkpoints,
+                autoscaler=AutoscalerSample(
+                    slots={"default": 2},
+                    wanted={"default": 1.5},
+                    utilization={"default": 0.5},
+                    changes={"up": 1},
+                    limited=False,
+                ),
             ),
         ),
         task_managers=1,

@@ -11,9 +11,11 @@ from minflinkd.config.cluster_options import LogLevel
 from minflinkd.config.load import parse_config
 from minflinkd.config.origin import Layer, Origin
 from minflinkd.config.values import PortRange
+from minflinkd.daemon_kubernetes import POD_NAME
 from minflinkd.daemon_options import restart_strategy
 from minflinkd.jobgraph.model import RestartKind, RestartStrategy
 from minflinkd.resourcemanager import process
+from minflinkd.resourcemanager.kubernetes.template import POD_IP
 from minflinkd.runtime import crash_points, private_files
 from minflinkd.runtime.units import Duration, MemorySize
 
@@ -123,6 +125,18 @@ def test_an_option_may_be_called_by_its_other_name() -> None:
     assert config.checkpointing.max_file_size == 1 << 20
     assert config.resourcemanager.standby_taskmanagers == 2
     assert not parse_config("file-merging.enabled: false", {}, {}).checkpointing.file_merging
+
+
+MUST = {
+    "kubernetes.pod-template-file.taskmanager": "kubernetes.pod-template-file.taskmanager: /t.yaml\n",
+    "jobmanager.rpc.address": "jobmanager.rpc.address: minflinkd-rpc\n",
+    "security.secret-file": "security.secret-file: /secret\n",
+    "execution.checkpointing.dir": "execution.checkpointing.dir: s3://bucket/checkpoints\n",
+}
+KUBERNETES = (
+    "resourcemanager.driver: kubernetes\njobmanager.rpc.port: 6123\nsecurity.allow-unauthenticated: true\n"
+    + "".join(MUST.values())
+)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "heartbeat:\n  # interval: 1 s\n", "taskmanager.spark.conf: {}\n"])
@@ -264,6 +278,22 @@ def test_secrets_do_not_appear_in_errors() -> None:
         ("blob.server.port: 8081", "blob.server.port", "cannot both be 8081"),
         ("taskmanager.spark.master: spark://a:7077", "taskmanager.spark.master", "taskmanager.state.local.root-dir"),
         ("resourcemanager.driver: standalone", "resourcemanager.driver", "jobmanager.rpc.port (0) must be one port"),
+        *((KUBERNETES.replace(line, ""), "resourcemanager.driver", f"{key} must be set") for key, line in MUST.items()),
+        (
+            KUBERNETES.replace("jobmanager.rpc.port: 6123\n", ""),
+            "resourcemanager.driver",
+            "with resourcemanager.driver: kubernetes, jobmanager.rpc.port (0) must be one port",
+        ),
+        (
+            KUBERNETES.replace("security.allow-unauthenticated: true\n", ""),
+            "resourcemanager.driver",
+            "whoever reaches them can run code: set security.ssl.internal.enabled: true",
+        ),
+        (
+            f"taskmanager.run-as: etl\ntaskmanager.state.local.root-dir: /l\n{KUBERNETES}",
+            "taskmanager.run-as",
+            "securityContext in the Pod template",
+        ),
     ],
 )
 def test_values_that_are_impossible_together_are_refused_where_they_were_set(text: str, key: str, words: str) -> None:
@@ -271,6 +301,17 @@ def test_values_that_are_impossible_together_are_refused_where_they_were_set(tex
     (fault,) = faults(text)
     assert (fault.origin, fault.key) == ("minflinkd.yaml:1", key)
     assert words in fault.problem
+
+
+def test_what_kubernetes_tells_a_pod_about_itself_is_no_option() -> None:
+    """The variables have the prefix of options (R50)."""
+    parse_config(KUBERNETES, {POD_IP: "10.0.0.9", POD_NAME: "minflinkd-0"}, {})
+
+
+def test_with_pods_there_is_one_daemon() -> None:
+    """An election beside Kubernetes was not tried (R50)."""
+    found = faults(f"{KUBERNETES}high-availability.type: zookeeper\n")
+    assert any("high-availability.type must be none" in fault.problem for fault in found)
 
 
 def test_an_address_that_nobody_can_connect_to_is_refused() -> None:
@@ -294,6 +335,8 @@ def test_an_address_that_nobody_can_connect_to_is_refused() -> None:
         "rest.bind-address: localhost",
         "rest.bind-address: 0.0.0.0\nsecurity.allow-unauthenticated: true",
         "resourcemanager.driver: standalone\njobmanager.rpc.port: 6123",
+        KUBERNETES,
+        f"{KUBERNETES}taskmanager.bind-host: 10.0.0.9\ntaskmanager.host: 10.0.0.9",
         "jobmanager.rpc.address: daemon.example",
         "blob.server.port: 8081-8090",
         "jobmanager.rpc.port: 0\nblob.server.port: 0\nrest.port: 0",

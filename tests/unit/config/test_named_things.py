@@ -16,7 +16,7 @@ import msgspec
 
 from minflinkd.cli.main import main
 from minflinkd.config.options import options
-from minflinkd.jobgraph.model import Checkpointing
+from minflinkd.jobgraph.model import Autoscaler, Checkpointing
 from minflinkd.rest.openapi.__main__ import all_routes
 from tests.unit.config.test_documentation import REPOSITORY, commands, metrics_and_labels, modules, pages
 
@@ -69,8 +69,9 @@ def options_of_plugins() -> set[str]:
 
 @cache
 def option_keys() -> frozenset[str]:
-    """Return the names of all options, and what a job file may say about checkpoints."""
+    """Return the names of all options, and what a job file may say about checkpoints and its autoscaler."""
     of_jobs = {f"checkpointing.{field.encode_name}" for field in msgspec.structs.fields(Checkpointing)}
+    of_jobs |= {f"autoscaler.{field.encode_name}" for field in msgspec.structs.fields(Autoscaler)}
     return frozenset(of_jobs.union(*((option.key, *option.aliases) for option in options())))
 
 
@@ -175,7 +176,7 @@ def test_every_metric_that_a_page_names_exists() -> None:
 
 def test_every_file_of_the_tree_that_a_text_names_exists() -> None:
     """By any end of its path: `rest/guard.py` is enough."""
-    tree = ("minflinkd", "plugins", "docs", "tests", "examples", "systemd", "config", "benchmarks")
+    tree = ("minflinkd", "plugins", "docs", "tests", "examples", "systemd", "config", "benchmarks", "deploy")
     files = [f"/{path.relative_to(REPOSITORY)}" for part in tree for path in (REPOSITORY / part).rglob("*.*")]
     wrong = [
         f"{place}: {match[1]}"

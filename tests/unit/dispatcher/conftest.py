@@ -22,7 +22,7 @@ from minflinkd.config.quotas import Quotas
 from minflinkd.dispatcher.dispatcher import Dispatcher
 from minflinkd.dispatcher.job_store import JobStore
 from minflinkd.dispatcher.options import DispatcherOptions
-from minflinkd.jobgraph.model import RestartStrategy
+from minflinkd.jobgraph.model import RecordFormat, RestartStrategy
 from minflinkd.jobmaster.job_master import JobMasterOptions
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc import messages as m
@@ -104,6 +104,7 @@ class Cluster:
     ids: IdSource = field(default_factory=lambda: IdSource(random.Random(1)))
     faults: tuple[Any, ...] = ()  # found by the analysis
     operators: dict[Any, Any] = field(default_factory=dict)  # found by the analysis, by task
+    record_formats: dict[Any, dict[str, RecordFormat]] = field(default_factory=dict)  # found by the analysis, by source
     analyzed: list[JobId] = field(default_factory=list)
     ended: list[JobId] = field(default_factory=list)
     freed: list[m.FreeSlots] = field(default_factory=list)
@@ -147,7 +148,7 @@ class Cluster:
         if self.before_analysis is not None:
             await self.before_analysis()
         self.analyzed.append(request.job.job_id)
-        return m.Analysis(faults=self.faults, operators=self.operators)
+        return m.Analysis(faults=self.faults, operators=self.operators, record_formats=self.record_formats)
 
     def dispatcher(self) -> Dispatcher:
         return Dispatcher(

@@ -15,6 +15,7 @@ from minflinkd.checkpoint.store import CheckpointStore
 from minflinkd.dispatcher.job_store import StoredJob, StoredResult
 from minflinkd.dispatcher.submission import ANALYSIS_TIMEOUT, AROUND_ANALYSIS
 from minflinkd.jobgraph.faults import GraphFault
+from minflinkd.jobgraph.model import RecordFormat
 from minflinkd.rpc import jobs as j
 from minflinkd.rpc.jobs import JobStatus
 from minflinkd.rpc.network import DISPATCHER
@@ -41,6 +42,26 @@ async def test_a_job_is_stored_before_its_submission_is_answered(cluster: Cluste
         details = await cluster.job(JOB)
         assert details.status is JobStatus.CREATED
         assert {"analyzed", "stored"} <= set(details.submission)
+
+
+async def test_a_job_is_stored_with_the_schemas_that_it_reads_with(cluster: Cluster) -> None:
+    """They were looked up once, and whoever starts the job's tasks later finds them there (K10)."""
+    views = {
+        "format": "kafka",
+        "options": {"subscribe": "views"},
+        "value": {"format": "avro"},
+        "schema-registry": {"url": "http://registry"},
+    }
+    sink = {"inputs": ["views"], "sink": {"format": "console"}}
+    document = {"name": "views", "vertices": {"views": {"source": views}, "out": sink}}
+    cluster.record_formats = {"views": {"value": RecordFormat(format="avro", schema='"string"')}}
+    async with cluster.serving():
+        await cluster.submit(JOB, document)
+        (stored,) = await cluster.store.jobs()
+        assert isinstance(stored, StoredJob)
+        source = stored.graph.vertices[0].source
+        assert source is not None
+        assert source.value == RecordFormat(format="avro", schema='"string"')
 
 
 async def test_a_job_that_cannot_be_stored_now_is_refused_and_leaves_nothing_but_its_blobs_for_another_try(

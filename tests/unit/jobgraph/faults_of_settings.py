@@ -27,6 +27,51 @@ FAULTS_OF_SETTINGS: dict[str, tuple[Callable[[Document], object], str, str]] = {
         "parallelism",
         "2 is more than max-parallelism, 1",
     ),
+    "an autoscaler without a limit": (
+        lambda d: d.update(autoscaler={"min": 2}),
+        "autoscaler.max",
+        "nobody says how many slots it may get",
+    ),
+    "an autoscaler above the maximum": (
+        lambda d: d.update({"autoscaler": {"max": 9}, "max-parallelism": 8}),
+        "autoscaler.max",
+        "9 is more than max-parallelism, 8",
+    ),
+    "an autoscaler with more at least than at most": (
+        lambda d: d.update(autoscaler={"min": 5, "max": 4}),
+        "autoscaler.min",
+        "min is 5, and it may get 4 slots at most",
+    ),
+    "an autoscaler below the least that a job starts with": (
+        lambda d: d.update({"parallelism": 4, "min-parallelism": 3, "autoscaler": {"max": 2}}),
+        "autoscaler.min",
+        "min-parallelism of the job is 3",
+    ),
+    "an autoscaler that aims at all of its slots": (
+        lambda d: d.update(autoscaler={"max": 4, "target-utilization": 1.0}),
+        "autoscaler.target-utilization",
+        "0.1 to 0.95",
+    ),
+    "an autoscaler with a cool-down of a second": (
+        lambda d: d.update(autoscaler={"max": 4, "cool-down": "1 s"}),
+        "autoscaler.cool-down",
+        "too short to see what a change has done",
+    ),
+    "an autoscaler that has no time to see": (
+        lambda d: d.update(autoscaler={"max": 4, "scale-down-delay": 0}),
+        "autoscaler.scale-down-delay",
+        "10 s, or more",
+    ),
+    "an autoscaler that catches up at once": (
+        lambda d: d.update(autoscaler={"max": 4, "catch-up": 0}),
+        "autoscaler.catch-up",
+        "10 s, or more",
+    ),
+    "an autoscaler of a batch job": (
+        lambda d: d.update({"mode": "batch", "autoscaler": {"max": 4}}),
+        "autoscaler",
+        "no rate at which rows come in",
+    ),
     "a hot standby in sessions of its own": (
         lambda d: d.update({"recovery": "hot-standby", "isolation": "job"}),
         "recovery",

@@ -87,6 +87,20 @@ def test_a_backfill_is_a_batch_job_over_a_range_with_the_graph_of_its_job() -> N
     assert notes == ("bad records are counted and dropped, since the job itself has sent them to bad",)
 
 
+def test_a_backfill_of_a_job_with_an_autoscaler_has_none() -> None:
+    """It has no rate at which rows come in (R62)."""
+    assert backfill(job(autoscaler={"max": 8}), sinks=("lake",))[0].autoscaler is None
+
+
+def test_a_backfill_states_resources_only_for_the_slot_sharing_groups_that_it_has() -> None:
+    """A group that nobody is in is a fault (R40)."""
+    document = {"large": {"resources": {"memory": "4 GB"}}, "default": {"resources": {"gpu": 1}}}
+    vertices = msgspec.to_builtins(job().vertices, enc_hook=encode_unit)
+    placed = [v | {"slot-sharing-group": "large"} if v["id"] in ("large", "alerts") else v for v in vertices]
+    graph, _ = backfill(job(**{"slot-sharing-groups": document, "vertices": placed}), sinks=("lake",))
+    assert list(graph.slot_sharing_groups) == ["default"]
+
+
 def test_a_sink_without_a_key_would_have_rows_twice() -> None:
     found = problems(job())
     assert set(found) == {"vertices.alerts.sink"}

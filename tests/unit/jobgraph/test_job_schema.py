@@ -56,6 +56,7 @@ FULL: dict[str, Any] = {
     "artifacts": ["flights.py", {"path": "src/x.py", "name": "y.py"}, {"name": "z.py", "key": "p-1", "size": 3}],
     "spark": {"spark.sql.ansi.enabled": True, "spark.sql.files.maxPartitionBytes": 1024},
     "trigger-interval": "2 Min",
+    "autoscaler": {"max": 4, "target-utilization": 0.8, "cool-down": "2 Min", "enabled": False},
 }
 VALUES: list[Any] = [None, True, -1, 0, 3, 2**70, 0.5, -0.5, "", "a", "b c", "1 s", "5 parsecs", " 7 ", "-1", "x" * 65]
 VALUES += ["claim", "batch", "none", [], [None], ["a"], ["b c"], [1], {}, {"id": "a"}, {"path": "a"}, {"path": 1}]

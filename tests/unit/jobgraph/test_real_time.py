@@ -43,6 +43,7 @@ Change = Callable[[dict[str, Any]], object]
 
 FAULTS: dict[str, tuple[Change, str, str]] = {
     "a batch job": (lambda d: d.update(mode="batch"), "execution", "a query has no end of its input"),
+    "an autoscaler": (lambda d: d.update(autoscaler={"max": 4}), "autoscaler", "busy all the time"),
     "a pause": (lambda d: d.update({"trigger-interval": "1 s"}), "trigger-interval", "no micro-batches"),
     "a hot standby": (lambda d: d.update(recovery="hot-standby"), "recovery", "rehearses micro-batches"),
     "files": (

@@ -67,7 +67,7 @@ EDGES: dict[str, tuple[Callable[[Document], object], dict[str, str]]] = {
         lambda v: v.update(more={"inputs": ["flights"], "sql": "SELECT 1", "sink": 5}),
         {
             "vertices.more.sink": "5 is not a mapping "
-            "(with format, path, partition-by, delivery, options, python, compaction)"
+            "(with format, path, partition-by, delivery, options, python, compaction, key, value, schema-registry)"
         },
     ),
     "cycles that have a vertex in common": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from minflinkd.jobgraph.model import JobGraph, Sink, Source, Vertex, version_of
+from minflinkd.jobgraph.model import Autoscaler, JobGraph, Sink, Source, Vertex, version_of
 from minflinkd.runtime.ids import VertexId
 
 JOB = JobGraph(
@@ -24,9 +24,10 @@ JOB = JobGraph(
     [
         replace(JOB, parallelism=4),
         replace(JOB, min_parallelism=2),
+        replace(JOB, autoscaler=Autoscaler(enabled=False)),
         replace(JOB, vertices=(replace(JOB.vertices[0], parallelism=4), JOB.vertices[1])),
     ],
-    ids=["the job's", "the least", "a vertex's"],
+    ids=["the job's", "the least", "the autoscaler", "a vertex's"],
 )
 def test_another_parallelism_makes_no_other_version(same: JobGraph) -> None:
     """A task can be given other slots while it runs (R20)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 
 from minflinkd.checkpoint.options import CheckpointOptions
@@ -16,6 +17,7 @@ from minflinkd.rpc.jobs import ExecutionState, JobStatus
 from minflinkd.rpc.messages import Library, SlotNeed, SlotOffer, TaskState, TaskStatus
 from minflinkd.runtime.errors import Consequence, ErrorInfo
 from minflinkd.runtime.ids import AllocationId, AttemptId, Chance, IdSource, ResourceId, TaskId, VertexId
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 from minflinkd.runtime.units import Duration
 
 TM1, TM2 = ResourceId("tm-1"), ResourceId("tm-2")
@@ -42,6 +44,7 @@ class WideJob:
         libraries: tuple[Library, ...] = (),
         rigid: bool = False,
         max_parallelism: int | None = None,
+        profiles: Mapping[str, ResourceProfile] | None = None,
         **widths: int,
     ) -> None:
         rng = random.Random(7)
@@ -55,6 +58,7 @@ class WideJob:
             slot_idle_timeout=50,
             libraries=libraries,
             max_parallelism=max_parallelism,
+            profiles=profiles or {},
         )
         self.rigid = rigid
         tasks = tuple(task(name, width, group or name) for name, width in widths.items())
@@ -82,11 +86,16 @@ class WideJob:
         return {need.group: need for need in self.state.pool.declaration()}
 
     def offer(
-        self, resource: ResourceId, slots: int, allocation: str = "", libraries: tuple[Library, ...] = ()
+        self,
+        resource: ResourceId,
+        slots: int,
+        allocation: str = "",
+        libraries: tuple[Library, ...] = (),
+        profile: ResourceProfile = NO_PROFILE,
     ) -> list[ev.Command]:
         """Offer slots for the only need, or for an allocation that nobody here has requested.
 
-        `libraries`: what the session there holds.
+        `libraries`: what the session there holds. `profile`: what each slot has.
         """
         if not allocation:
             (need,) = self.needs.values()
@@ -94,7 +103,8 @@ class WideJob:
         first = self.slots.get(resource, 0)
         self.slots[resource] = first + slots
         offers = (SlotOffer(allocation_id=AllocationId(allocation), slots=tuple(range(first, first + slots))),)
-        return self.feed(ev.SlotsOffered(resource, f"taskmanager/{resource}", offers, libraries=libraries))
+        address = f"taskmanager/{resource}"
+        return self.feed(ev.SlotsOffered(resource, address, offers, libraries=libraries, profile=profile))
 
     def attempt(self, name: str) -> AttemptId:
         attempt = self.state.executions[TaskId(name)].attempt_id

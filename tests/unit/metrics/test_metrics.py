@@ -9,7 +9,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from minflinkd.metrics.loop_lag import LoopLag
 from minflinkd.metrics.registry import Metrics
 from minflinkd.metrics.rpc import RpcFigures
-from minflinkd.metrics.samples import CheckpointSample, ClusterSample, JobSample, RepeatedSample, TaskSample
+from minflinkd.metrics.samples import (
+    AutoscalerSample,
+    CheckpointSample,
+    ClusterSample,
+    JobSample,
+    RepeatedSample,
+    TaskSample,
+)
 from minflinkd.runtime.clock import SystemClock
 from minflinkd.storage.recording import RequestStatistics
 
@@ -49,6 +56,13 @@ SAMPLE = ClusterSample(
                 bytes_rewritten=70,
                 calls={"delete": (4, 0.5)},
             ),
+            autoscaler=AutoscalerSample(
+                slots={"default": 2},
+                wanted={"default": 4.5},
+                utilization={"default": 1.4},
+                changes={"up": 2, "down": 1},
+                limited=True,
+            ),
         ),
     ),
     jobs_left_out=1,
@@ -78,6 +92,9 @@ def test_a_sample_becomes_metrics() -> None:
     assert found["minflinkd_jobs_not_shown", ()] == 1
     assert found["minflinkd_job_restarts_total", (job,)] == 3
     assert found["minflinkd_job_on_trial", (job,)] == 1
+    assert found["minflinkd_job_autoscaler_wanted_slots", ("default", job)] == 4.5
+    assert found["minflinkd_job_autoscaler_changes_total", ("down", job)] == 1
+    assert found["minflinkd_job_autoscaler_limited", (job,)] == 1
     assert found["minflinkd_job_running_timestamp_seconds", (job,)] == 1.5
     assert found["minflinkd_job_restarting_repeatedly", (job, "out", "tm-0123456789ab")] == 3
     assert found["minflinkd_checkpoints_total", (job, "completed")] == 7

@@ -26,6 +26,7 @@ from minflinkd.rpc.messages import (
     TaskManagerReport,
 )
 from minflinkd.runtime.ids import AllocationId, InstanceId, JobId, LeaderId, ResourceId
+from minflinkd.runtime.resource_profile import NO_PROFILE, ResourceProfile
 
 JOB1, JOB2 = JobId("1" * 32), JobId("2" * 32)
 A, B, C = AllocationId("a"), AllocationId("b"), AllocationId("c")
@@ -108,6 +109,7 @@ class Manager:
         slots: int | None = None,
         nonce: str = "",
         build: str = "",
+        profile: ResourceProfile = NO_PROFILE,
         **held: AllocationId,
     ) -> list[ev.Command]:
         hello = RegisterTaskManager(
@@ -119,6 +121,7 @@ class Manager:
             standalone=standalone,
             nonce=nonce,
             build=build,
+            slot_profile=profile,
         )
         return self.feed(ev.TaskManagerRegistered(InstanceId(f"{tm} of {pid}{nonce} at {self.now}"), hello))
 

@@ -12,6 +12,7 @@ from minflinkd.resourcemanager.core import ResourceManagerCore
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.network import task_manager
 from minflinkd.runtime.ids import AllocationId, IdSource
+from minflinkd.runtime.resource_profile import parse_profile
 from tests.unit.resourcemanager.core_world import (
     JOB,
     OTHER,
@@ -256,3 +257,12 @@ def test_a_taskmanager_is_told_what_it_must_know_of_the_cluster() -> None:
         assert (registered.blob_url, registered.blob_store) == (blobs.get("blob_url", ""), blobs.get("blob_store", ""))
         assert (registered.leader_id, registered.heartbeat_interval) == (manager.core.leader_id, 1.0)
         assert registered.heartbeat_timeout == 5.0
+
+
+def test_a_job_with_taskmanagers_of_its_own_is_not_analysed_where_it_could_not_run() -> None:
+    """The TaskManager would be the job's own, and of no use to it. Others are analysed anywhere (R24, R40)."""
+    manager = manager_with(can_start=False)
+    manager.register(TM1)
+    wanted = parse_profile({"gpu": 1})
+    assert manager.receive(m.FindSession(job_id=JOB, exclusive=True, profile=wanted)).address is None
+    assert manager.receive(m.FindSession(job_id=JOB, exclusive=True)).address == task_manager(TM1)

@@ -36,6 +36,30 @@ def test_a_need_is_told_what_was_asked_and_what_there_is() -> None:
     assert told(manager) == f"{ASKED}; {there}; {limit}"
 
 
+def test_a_start_that_waits_says_why_until_nothing_keeps_it_any_more() -> None:
+    """A Pod that is not scheduled, for example: the reason is the scheduler's (R5, R50)."""
+    manager = Manager(FOUR)
+    manager.needs(a=2)
+    assert told(manager).endswith("waiting for 1 TaskManager to become ready")
+    manager.feed(ev.StartWaits(TM1, "its Pod is not scheduled: 0/3 nodes are available"))
+    why = f"{TM1} does not run yet: its Pod is not scheduled: 0/3 nodes are available"
+    assert told(manager).endswith(f"waiting for 1 TaskManager to become ready; {why}")
+    manager.feed(ev.StartWaits(TM1, ""))
+    assert told(manager).endswith("to become ready")
+
+
+def test_a_taskmanager_that_has_registered_does_not_wait_any_more() -> None:
+    """What the launcher says later about its start is late news (R50)."""
+    manager = Manager(FOUR)
+    manager.needs(a=2)
+    manager.feed(ev.StartWaits(TM1, "no node"))
+    manager.register(TM1)
+    manager.feed(ev.StartWaits(TM1, "no node"))
+    manager.feed(ev.StartWaits(TM2, "unknown"))
+    assert manager.state.task_managers[TM1].waits == ""
+    assert list(manager.state.task_managers) == [TM1]
+
+
 def test_two_slots_are_told_in_the_plural() -> None:
     manager = Manager(replace(FOUR, can_start=False))
     manager.needs(a=2)

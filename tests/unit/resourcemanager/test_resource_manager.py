@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as copy
 
+from minflinkd.resourcemanager.launcher import Launched
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.reservations import RESERVATION_TIMEOUT
 from minflinkd.resourcemanager.resource_manager import ResourceManager
+from minflinkd.resourcemanager.sizes import TaskManagerSize
 from minflinkd.rpc import messages as m
 from minflinkd.rpc.local import LocalNetwork
 from minflinkd.rpc.network import (
@@ -47,8 +49,9 @@ class FakeLauncher:
     task_managers: dict[ResourceId, BareTaskManager] = field(default_factory=dict)
     stopped: list[tuple[ResourceId, bool]] = field(default_factory=list)
     failing: str = ""
+    living: tuple[Launched, ...] = ()
 
-    async def start(self, resource_id: ResourceId) -> None:
+    async def start(self, resource_id: ResourceId, size: TaskManagerSize | None = None) -> None:
         if self.failing:
             raise MinflinkError(self.failing)
         self.task_managers[resource_id] = BareTaskManager(resource_id, self.network, slots=2)
@@ -56,8 +59,8 @@ class FakeLauncher:
     async def stop(self, resource_id: ResourceId, *, kill: bool = False) -> None:
         self.stopped.append((resource_id, kill))
 
-    async def adopt(self) -> tuple[()]:
-        return ()
+    async def adopt(self) -> tuple[Launched, ...]:
+        return self.living
 
     async def aclose(self) -> None:
         for tm in self.task_managers.values():
@@ -93,9 +96,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Cluster]:
+async def running(*living: Launched) -> AsyncIterator[Cluster]:
     network = LocalNetwork()
-    launcher = FakeLauncher(network)
+    launcher = FakeLauncher(network, living=living)
     manager = ResourceManager(
         network=network,
         launcher=launcher,
@@ -115,6 +118,17 @@ async def running() -> AsyncIterator[Cluster]:
         yield cluster
     await launcher.aclose()
     await network.aclose()
+
+
+async def test_a_start_of_an_earlier_daemon_that_waits_still_says_why() -> None:
+    """The reason does not change, so the launcher does not tell it again (R50)."""
+    async with running(Launched(ResourceId("tm-old"), waiting="no node")) as cluster:
+        overview = await cluster.network.ask(RESOURCE_MANAGER, m.GetResourceOverview(), timeout=1)
+        assert [(each.resource_id, each.waiting) for each in overview.starting] == [("tm-old", "no node")]
+        cluster.manager.task_manager_waits(ResourceId("tm-old"), "")
+        cluster.manager.task_manager_found(ResourceId("tm-late"))
+        overview = await cluster.network.ask(RESOURCE_MANAGER, m.GetResourceOverview(), timeout=1)
+        assert [(each.resource_id, each.waiting) for each in overview.starting] == [("tm-old", ""), ("tm-late", "")]
 
 
 async def test_a_need_starts_a_taskmanager_and_is_served_by_it_once_it_registers() -> None:
@@ -217,7 +231,7 @@ async def test_a_resourcemanager_takes_no_message_while_it_is_closed() -> None:
     async with running() as cluster:
         may_end = asyncio.Event()
 
-        async def stubborn(resource_id: ResourceId) -> None:
+        async def stubborn(resource_id: ResourceId, size: TaskManagerSize | None) -> None:
             try:
                 await asyncio.Event().wait()
             finally:

@@ -272,6 +272,15 @@ def test_a_start_that_does_not_register_in_time_is_killed_and_repeated() -> None
     assert manager.tick(0.5) == [ev.StartTaskManager(TM2)]
 
 
+def test_a_start_that_is_given_up_says_what_it_waited_for() -> None:
+    """What keeps it keeps the next one, too (m3, R50)."""
+    manager = Manager()
+    manager.needs(a=1)
+    manager.feed(ev.StartWaits(TM1, "its Pod is not scheduled: no node"))
+    why = "it did not register within 120 s: its Pod is not scheduled: no node"
+    assert manager.tick(120) == [ev.StopTaskManager(TM1, why, kill=True)]
+
+
 @pytest.mark.parametrize("hanging", ["process", "session"])
 def test_the_start_after_one_that_failed_is_given_twice_the_time(hanging: str) -> None:
     """On a busy machine a time that was too short once may be enough the next time (R5, m3)."""

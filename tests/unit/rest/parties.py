@@ -95,6 +95,7 @@ from minflinkd.rpc.network import DISPATCHER, RESOURCE_MANAGER, Mailbox, task_ma
 from minflinkd.rpc.snapshot import RowCounts
 from minflinkd.runtime.errors import Conflict, ErrorInfo, NotFound
 from minflinkd.runtime.ids import AllocationId, AttemptId, InstanceId, JobId, LeaderId, ResourceId, TaskId, VertexId
+from minflinkd.runtime.resource_profile import NO_PROFILE
 from tests.unit.rest.checkpoint_statistics import ORDINARY, ORDINARY_OPTIONS
 
 RUNNING = JobId("a" * 32)
@@ -403,6 +404,7 @@ class ResourceManager:
         self.held: list[str] = []  # why its job is still there, for each look at it while it is drained; then it ends
         self.version = "0.0.9"
         self.standalone = False
+        self.slot_profile = NO_PROFILE
         self.late = 0  # looks at the cluster until it has registered
         self.ended = False  # by itself, since it was listed
         self.registered = True
@@ -450,6 +452,7 @@ class ResourceManager:
                 start_phases={"session": 3.5},
                 build=self.version,
                 standalone=self.standalone,
+                slot_profile=self.slot_profile,
                 drained=self.drained,
                 held_by=held_by,
             ),

@@ -28,7 +28,13 @@ def test_each_row_is_read_once_and_in_order_however_it_is_divided(
     rng = random.Random(seed)
     monkeypatch.setattr(kafka, "_BATCH", rng.randint(1, 5))
     records = StagedRecords(
-        cast(Any, None), Sink(format="kafka"), JobId("j"), VertexId("out"), AttemptId("a"), str(tmp_path)
+        cast(Any, None),
+        Sink(format="kafka"),
+        JobId("j"),
+        VertexId("out"),
+        AttemptId("a"),
+        str(tmp_path),
+        lambda rows: rows,
     )
     tokens, expected = [], list[int]()
     for number in range(rng.randint(1, 4)):

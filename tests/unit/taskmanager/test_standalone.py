@@ -42,6 +42,13 @@ def test_a_configuration_says_where_the_daemon_is() -> None:
     assert standalone_settings(local, {}, TM).daemon_host == "127.0.0.1"
 
 
+def test_one_that_the_daemon_started_in_a_pod_is_not_standalone_and_does_not_wait_for_ever(tmp_path: Path) -> None:
+    """It ends if its session does not start, and so the daemon learns why; the daemon may also be gone (R50)."""
+    made, _ = settings_in(tmp_path)
+    settings = standalone_settings(made, {}, TM, managed=True)
+    assert (settings.standalone, settings.registration_timeout) == (False, 600.0)
+
+
 def test_sizes_and_durations_are_plain_numbers_for_whoever_they_are_handed_to() -> None:
     """Sizes and durations go to the session child as JSON (R7)."""
     settings = standalone_settings(load_config(None, {}, {"jobmanager.rpc.port": "6123"}), {}, TM)

@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructType
 
 from minflinkd.jobgraph.bad_records import COLUMNS, CORRUPT, ERROR, bad_record_sink
 from minflinkd.jobgraph.delivery import LARGEST, LARGEST_RECORD
-from minflinkd.jobgraph.model import Sink, Source, Vertex
+from minflinkd.jobgraph.model import OnBadRecord, Sink, Source, Vertex
 from minflinkd.runtime.errors import MinflinkError
 from minflinkd.taskmanager.session.spark.frames import column as spark_column
 from minflinkd.taskmanager.session.spark.session import Session
@@ -62,10 +62,22 @@ def good_rows(session: Session, vertex: Vertex, frame: DataFrame) -> DataFrame:
     # them nobody reads, and would not notice that they are wrong.
     record = rows if source is None else F.coalesce(bad, rows)
     place = F.lit(None).cast("string") if source is None else F.col("_metadata.file_path")
-    taken = _filter(session, vertex, None if source is None else _parser(session, frame.sparkSession, source))
+    parser = None if source is None else _parser(session, frame.sparkSession, source)
+    return kept(session, vertex, frame, bad, record, place, parser).drop(column)
+
+
+def kept(
+    session: Session, vertex: Vertex, frame: DataFrame, bad: Column, record: Column, place: Column, parser: Any = None
+) -> DataFrame:
+    """Return the good rows of a frame. Without `on-bad-record`, a bad one fails the micro-batch.
+
+    `bad`: what is wrong with a row, null for a good one. `record`, `place`: its text, and where it is from. `parser`:
+    see `BadRecords.java`.
+    """
+    taken = _filter(session, vertex, parser)
     # Nothing here may differ from one micro-batch to the next: Spark would compile the query's code each time.
     arguments = (bad, *(F.when(bad.isNotNull(), value) for value in (record, place)))
-    return frame.where(bad.isNull() | taken(*arguments)).drop(column)
+    return frame.where(bad.isNull() | taken(*arguments))
 
 
 def no_rows(spark: SparkSession, sink: Sink) -> DataFrame:
@@ -105,7 +117,7 @@ def _as_json(**changed: Column) -> Column:
 
 def _filter(session: Session, vertex: Vertex, parser: Any) -> Any:
     """Return a function of columns: the filter of a vertex, which is not to be moved or repeated."""
-    action = "keep" if bad_record_sink(vertex) is not None else str(vertex.on_bad_record)
+    action = "keep" if bad_record_sink(vertex) is not None else str(vertex.on_bad_record or OnBadRecord.FAIL)
     function = session.jvm.org.minflinkd.BadRecords.filter(vertex.id, action, parser)
     context = session.spark.sparkContext
     return lambda *columns: Column(function.apply(_to_seq(context, columns, _to_java_column)))

@@ -17,9 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from minflinkd.jobgraph.bad_records import bad_record_sink
 from minflinkd.jobgraph.delivery import key_of
 from minflinkd.jobgraph.faults import GraphFault, nearest
-from minflinkd.jobgraph.model import Execution, RuntimeMode, Source, Task, Vertex
+from minflinkd.jobgraph.model import Execution, RuntimeMode, Sink, Source, Task, Vertex
 from minflinkd.jobgraph.params import resolve
 from minflinkd.jobgraph.real_time import why_not
+from minflinkd.jobgraph.records import record_formats
 from minflinkd.rpc import plan_sources
 from minflinkd.rpc.messages import JobContext
 from minflinkd.runtime.errors import MinflinkError
@@ -27,7 +28,7 @@ from minflinkd.runtime.ids import VertexId
 from minflinkd.taskmanager.session.code.libraries import JobCode
 from minflinkd.taskmanager.session.exchange.reading import ExchangeSource
 from minflinkd.taskmanager.session.exchange.writing import not_storable
-from minflinkd.taskmanager.session.plan import bad_records, input_range, real_time, watermarks
+from minflinkd.taskmanager.session.plan import bad_records, input_range, real_time, records, watermarks
 from minflinkd.taskmanager.session.plan.plan import Plan
 from minflinkd.taskmanager.session.plan.sink_checks import check_code, check_rows
 from minflinkd.taskmanager.session.plan.streamable import choose_output_mode
@@ -118,7 +119,7 @@ def _build(
         plan.faults.append(GraphFault(path=path, problem=problem, hint="cast it, or leave it out"))
     for sink in plan.sinks:
         if sink.sink is not None and (rows := plan.rows_for(sink)) is not None:
-            _attempt(plan, f"vertices.{sink.id}.sink", partial(check_rows, session, sink.sink, rows))
+            _attempt(plan, f"vertices.{sink.id}.sink", partial(_check_sink, session, plan, sink, sink.sink, rows))
     if plan.frame is not None:
         plan.faults.extend(_sent_twice(session, plan, task))
         if plan.real_time is not None:
@@ -142,6 +143,13 @@ def _build(
         read = {edge.id for edge in task.inputs}  # an exchange that is read twice has two lines in the offset log
         lines = plan_sources.source_lines(plan.operators)
         plan.exchanges = {line: VertexId(leaf.vertex) for line, leaf in lines.items() if leaf.vertex in read}
+
+
+def _check_sink(session: Session, plan: Plan, vertex: Vertex, sink: Sink, rows: DataFrame) -> None:
+    if record_formats(sink):
+        plan.encoders[vertex.id] = records.encoder(session, plan, vertex, sink, rows)
+        rows = plan.encoders[vertex.id](rows)
+    check_rows(session, sink, rows)
 
 
 def _read_exchange(session: Session, plan: Plan, vertex: VertexId, written: str) -> None:
@@ -194,7 +202,8 @@ def _build_vertex(session: Session, plan: Plan, task: Task, vertex: Vertex, job:
         source, path = vertex.source, f"{path}.source"
         if source.format == "kafka" and job.mode is RuntimeMode.STREAMING and job.limits is None:
             plan.kafka_sources[vertex.id] = source
-        frame = _attempt(plan, path, lambda: _source(plan, vertex, source, job, code))
+        rejects = rejects and not record_formats(source)  # these are told from others where they are read
+        frame = _attempt(plan, path, lambda: _source(session, plan, vertex, source, job, code))
         if frame is None and any(fault.path == path for fault in plan.faults):
             frame, rejects = _stand_in(plan.spark, source), False
             if frame is None:
@@ -252,11 +261,12 @@ def _build_vertex(session: Session, plan: Plan, task: Task, vertex: Vertex, job:
     plan.frames[vertex.id] = operators.mark(frame, vertex.id)
 
 
-def _source(plan: Plan, vertex: Vertex, source: Source, job: JobContext, code: JobCode) -> Any:
+def _source(session: Session, plan: Plan, vertex: Vertex, source: Source, job: JobContext, code: JobCode) -> Any:
     spark, key = plan.spark, plan.real_time
     if source.python is not None:
         return code.function(source.python)(spark, dict(job.params))
-    if vertex.on_bad_record is not None:
+    written = record_formats(source)
+    if vertex.on_bad_record is not None and not written:
         frame = bad_records.reader(spark, source).load(source.path)
         return input_range.written_within(frame, source, vertex.id, job.limits)
     format = source.format
@@ -265,7 +275,8 @@ def _source(plan: Plan, vertex: Vertex, source: Source, job: JobContext, code: J
     if source.schema is not None:
         reader = reader.schema(source.schema)
     frame = reader.load(source.path) if source.path is not None else reader.load()
-    return input_range.written_within(frame, source, vertex.id, job.limits)
+    frame = input_range.written_within(frame, source, vertex.id, job.limits)
+    return records.readable(session, plan, vertex, source, frame) if written else frame
 
 
 def _stand_in(spark: SparkSession, source: Source) -> DataFrame | None:

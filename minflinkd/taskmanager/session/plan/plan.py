@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from minflinkd.jobgraph.faults import GraphFault
-from minflinkd.jobgraph.model import OutputMode, Source, Vertex
+from minflinkd.jobgraph.model import OutputMode, RecordFormat, Source, Vertex
 from minflinkd.rpc.snapshot import PlanNode
 from minflinkd.runtime.errors import ErrorInfo, MinflinkError
 from minflinkd.runtime.ids import VertexId
@@ -33,6 +34,13 @@ class TaskNotBuilt(MinflinkError):
         return msgspec.structs.replace(super().info(), traceback=self.faults[0].traceback)
 
 
+Encode = Callable[[DataFrame], DataFrame]
+
+
+def _as_they_are(rows: DataFrame) -> DataFrame:
+    return rows
+
+
 @dataclass
 class Plan:
     """A task as Spark sees it. `frame` is the DataFrame that its sinks and its exchange get."""
@@ -51,6 +59,9 @@ class Plan:
     watermarks: dict[VertexId, Any] = field(default_factory=dict)  # input -> key in Spark's watermark tracker
     inputs: list[ExchangeSource] = field(default_factory=list)
     kafka_sources: dict[VertexId, Source] = field(default_factory=dict)  # that are read without an end
+    record_formats: dict[VertexId, dict[str, RecordFormat]] = field(default_factory=dict)  # with schemas of a registry
+    encoders: dict[VertexId, Encode] = field(default_factory=dict)  # of sinks that write with such schemas
+    notes: list[str] = field(default_factory=list)  # what the user should know
     real_time: str | None = None  # the key of its sources, if it runs in real-time mode
     unfit: list[GraphFault] = field(default_factory=list)  # those of its faults that micro-batches would not have
     not_real_time: str = ""  # why it runs in micro-batches, if the job leaves that open
@@ -59,7 +70,12 @@ class Plan:
     def rows_for(self, sink: Vertex) -> DataFrame | None:
         """Return a frame with the columns that a sink gets; None if a vertex before it has a fault."""
         assert sink.sink is not None
-        return self.frame if sink.inputs else no_rows(self.spark, sink.sink)
+        rows = self.frame if sink.inputs else no_rows(self.spark, sink.sink)
+        return rows if rows is None else self.encoder(sink.id)(rows)
+
+    def encoder(self, sink: VertexId) -> Encode:
+        """Return what makes records of Kafka from the rows of a sink; for most sinks it leaves them as they are."""
+        return self.encoders.get(sink, _as_they_are)
 
     def release(self) -> None:
         """Release its own sources, once no query of the plan runs or will run. Idempotent."""

@@ -91,8 +91,17 @@ class StagedRecords(HeldInSnapshots, ReadsOnce):
     """Two-phase: the records wait in the attempt's directory until the checkpoint that covers them is complete."""
 
     def __init__(
-        self, session: Session, sink: Sink, job_id: JobId, vertex_id: VertexId, attempt_id: AttemptId, directory: str
+        self,
+        session: Session,
+        sink: Sink,
+        job_id: JobId,
+        vertex_id: VertexId,
+        attempt_id: AttemptId,
+        directory: str,
+        encode: Callable[[DataFrame], DataFrame],
     ) -> None:
+        """`encode`: makes keys and values of records from the rows."""
+        self._encode = encode
         self._session = session
         self._options = sink.options
         self._job_id, self._sink, self._attempt_id = job_id, vertex_id, attempt_id
@@ -104,7 +113,7 @@ class StagedRecords(HeldInSnapshots, ReadsOnce):
     def stage(self, batch: DataFrame, epoch: int) -> Any:
         files = []
         target = self._held.own / f".{epoch}-{uuid4().hex}"
-        records = as_records(batch, self._options.get("topic"), self._largest)
+        records = as_records(self._encode(batch), self._options.get("topic"), self._largest)
         records.write.options(**local_files.RAW).mode("error").parquet(f"file://{target}")
         for file, rows in with_rows(sorted(target.glob("*.parquet"))):
             files.append((self._held.take(file), rows))

@@ -269,7 +269,9 @@ def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: 
             return UpsertSink(staging, columns)
         return CommittingSink(vertex.id, job_id, attempt_id, StagedRows(staging))
     if sink.format == "kafka" and delivery_of(sink) is Delivery.EXACTLY_ONCE:
-        records = StagedRecords(session, sink, job_id, vertex.id, attempt_id, request.directory)
+        records = StagedRecords(
+            session, sink, job_id, vertex.id, attempt_id, request.directory, plan.encoder(vertex.id)
+        )
         return CommittingSink(vertex.id, job_id, attempt_id, records)
     if sink.format in TABLE_FORMATS:
         rows = rows_of(sink, job_id, vertex.id, request.directory)
@@ -279,4 +281,4 @@ def _make(session: Session, vertex: Vertex, plan: Plan, request: RunTask, code: 
         return CollectSink(sink, plan.output_mode)
     if sink.format == "console":
         return ConsoleSink(vertex.id, sink)
-    return WriterSink(sink)
+    return WriterSink(sink, plan.encoder(vertex.id))

@@ -22,12 +22,14 @@ class WriterSink:
     ledger: Ledger | None = None
     reads_all = False  # kafka's writer reads the frame twice
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, encode: Callable[[DataFrame], DataFrame]) -> None:
+        """`encode`: makes what is written from the rows."""
         self._sink = sink
+        self._encode = encode
 
     def write(self, frame: DataFrame, epoch: int) -> None:
         options = writer_options(self._sink.options) if self._sink.format == "jdbc" else self._sink.options
-        frame.write.format(self._sink.format).options(**options).mode("append").save()
+        self._encode(frame).write.format(self._sink.format).options(**options).mode("append").save()
 
 
 class ConsoleSink:

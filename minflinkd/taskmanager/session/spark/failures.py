@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from minflinkd.runtime.errors import Consequence, ErrorInfo, Kind, MinflinkError, error_info
 from minflinkd.taskmanager.child.protocol import SessionLost
 from minflinkd.taskmanager.session.job_secrets import JobSecrets
-from minflinkd.taskmanager.session.spark import refusals
+from minflinkd.taskmanager.session.spark import refusals, schema_registry
 
 E = TypeVar("E")
 
@@ -195,6 +195,8 @@ def _spark_failure(text: str, condition: str) -> ErrorInfo:
             kind=Kind.JOB,
             hint="correct it where it comes from, or let the vertex drop such records or send them to a sink",
         )
+    if (registry := schema_registry.error_in(text)) is not None:
+        return error_info(registry)
     position = text.find("Traceback (most recent call last)")
     if position >= 0:
         trace = text[position:].partition("\n\nDriver stacktrace:")[0].rstrip()

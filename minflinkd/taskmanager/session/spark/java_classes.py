@@ -19,7 +19,10 @@ PACKAGE = "org.minflinkd"
 
 
 def compile_classes(jvm: Any, directory: Path) -> None:
-    """Compile into a directory on the class path of this JVM and of executors, before a SparkContext needs them."""
+    """Compile into a directory on the class path of this JVM and of executors, before a SparkContext needs them.
+
+    Each file is compiled by itself. It may use what comes before it by name.
+    """
     for source in sorted(SOURCES.glob("*.java")):
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.cook(source.read_text("utf-8"))
