@@ -60,7 +60,8 @@ def standalone_settings(
 ) -> TaskManagerSettings:
     """Return the settings of a TaskManager that has its own configuration, on a host that has so much.
 
-    `managed`: the daemon has started it, and replaces it. Raises InvalidSettings.
+    `managed`: the daemon has started it, and replaces it. Then its slots have what the options state, as the daemon
+    expects; with what the host of its Pod has besides, they would count as larger ones (R40). Raises InvalidSettings.
     """
     daemon = config.jobmanager
     if daemon.rpc_port.fixed is None:
@@ -81,7 +82,7 @@ def standalone_settings(
         class_archives=where.class_archives(config, state),
         registration_timeout=MANAGED_REGISTRATION_TIMEOUT if managed else 0.0,
         standalone=not managed,
-        profile=resources_of(config, host).share(config.taskmanager.number_of_task_slots),
+        profile=resources_of(config, NO_PROFILE if managed else host).share(config.taskmanager.number_of_task_slots),
     )
 
 

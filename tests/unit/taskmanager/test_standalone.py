@@ -10,7 +10,9 @@ import pytest
 import structlog
 
 from minflinkd.config import Config, load_config
+from minflinkd.daemon_options import resource_manager_options
 from minflinkd.runtime.ids import ResourceId
+from minflinkd.runtime.resource_profile import ResourceProfile
 from minflinkd.taskmanager import standalone
 from minflinkd.taskmanager.settings import InvalidSettings, TaskManagerSettings, check_memory, read_secret
 from minflinkd.taskmanager.standalone import LOCK, ResourceIdTaken, standalone_settings
@@ -47,6 +49,26 @@ def test_one_that_the_daemon_started_in_a_pod_is_not_standalone_and_does_not_wai
     made, _ = settings_in(tmp_path)
     settings = standalone_settings(made, {}, TM, managed=True)
     assert (settings.standalone, settings.registration_timeout) == (False, 600.0)
+
+
+def test_slots_in_a_pod_have_just_what_the_daemon_takes_for_the_default(tmp_path: Path) -> None:
+    """If they had more, they would be kept for jobs that want more, and others would have Pods started (R40)."""
+    made, _ = settings_in(
+        tmp_path,
+        **{
+            "resourcemanager.driver": "kubernetes",
+            "kubernetes.pod-template-file.taskmanager": "/pod.yaml",
+            "jobmanager.rpc.address": "daemon.example",
+            "security.secret-file": "/secret",
+            "security.allow-unauthenticated": "true",
+            "execution.checkpointing.dir": "s3://bucket/checkpoints",
+            "taskmanager.resources": "{gpu: 4}",
+        },
+    )
+    daemons, pods = (ResourceProfile(cpu=cores, memory=cores << 30, disk=cores << 40) for cores in (2, 64))
+    settings = standalone_settings(made, {}, TM, pods, managed=True)
+    assert settings.slot_profile == resource_manager_options(made, daemons).profile
+    assert settings.slot_profile.amounts().keys() == {"memory", "off-heap", "gpu"}
 
 
 def test_sizes_and_durations_are_plain_numbers_for_whoever_they_are_handed_to() -> None:
