@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from minflinkd.resourcemanager.options import ResourceManagerOptions
 from minflinkd.resourcemanager.state import JobNeeds, Resources
@@ -19,6 +20,8 @@ from minflinkd.rpc.libraries import clash, contains
 from minflinkd.rpc.messages import Library, SlotNeed
 from minflinkd.runtime.ids import AllocationId, JobId, ResourceId
 from minflinkd.runtime.resource_profile import KNOWN, NO_PROFILE, ResourceProfile
+
+_OF_HOSTS: Final = ("cpu", "disk")
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,14 @@ def least(need: SlotNeed) -> int:
 def is_special(shelf: Shelf, options: ResourceManagerOptions) -> bool:
     """Whether these TaskManagers are for jobs that want more of a slot than one has by default (R40).
 
-    Others get slots there only if they cannot have any elsewhere. A standalone TaskManager is special only for named
-    extras, such as a GPU: its host may well be larger than this one, and it is there anyway.
+    Others get slots there only if they cannot have any elsewhere. Cores and disk make none special: they may be those
+    of another host, on which an earlier leader has started it. A standalone TaskManager is special only for named
+    extras, such as a GPU: it may well be larger than those of this host, and is there anyway.
     """
     if not options.can_start or shelf.profile in (NO_PROFILE, options.profile):
         return False
-    more = options.profile.missing(shelf.profile)
-    return any(name not in KNOWN for name in more) if shelf.standalone else bool(more)
+    of_all = KNOWN if shelf.standalone else _OF_HOSTS
+    return any(name not in of_all for name in options.profile.missing(shelf.profile))
 
 
 def place(

@@ -91,6 +91,13 @@ def test_a_job_that_wants_nothing_special_takes_special_slots_if_there_are_no_ot
     assert on(manager.needs(a=1)) == [TM1]
 
 
+def test_cores_and_disk_of_another_host_make_no_slots_special() -> None:
+    """An earlier leader, on a larger host, may have started the TaskManager, and any job may have its slots (R40)."""
+    manager = Manager(OPTIONS, started=1)
+    manager.register(TM1, profile=DEFAULT | parse_profile({"cpu": 4, "disk": "1 TB"}))
+    assert on(manager.needs(a=2)) == [TM1]
+
+
 def test_it_waits_for_a_taskmanager_that_comes_instead() -> None:
     """As many TaskManagers as there may be are there or start, one of them for this job (R40)."""
     manager = Manager(replace(OPTIONS, max=2))
