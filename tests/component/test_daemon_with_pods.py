@@ -45,6 +45,7 @@ async def test_what_keeps_a_pod_from_running_reaches_whoever_looks_and_the_next_
         assert len(pods.server.store.all("pods")) == 1
 
 
+@pytest.mark.slow  # it takes most of a minute; test_api_trouble.py shows the launcher's part of it in seconds
 async def test_a_daemon_comes_up_while_the_api_server_is_away(tmp_path: Path) -> None:
     """And says that it is (R50)."""
     async with pod_cluster(tmp_path, room=0) as pods:
