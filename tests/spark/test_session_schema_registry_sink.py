@@ -17,6 +17,7 @@ from minflinkd.jobgraph.records import with_formats
 from minflinkd.taskmanager.child import protocol as p
 from tests.servers.apache_kafka import ApacheKafka
 from tests.servers.schema_registry import Apicurio
+from tests.shortened import first
 from tests.spark.session_child import Child, job, rate, sql, task
 from tests.spark.test_session_schema_registry import AVRO, MICROS, MONEY, record, topic_of
 from tests.spark.test_session_sinks import sink
@@ -69,7 +70,7 @@ def read(data: str | None, schema: Any, id: int) -> Any:
     return found
 
 
-@pytest.mark.parametrize("delivery", Delivery)
+@pytest.mark.parametrize("delivery", first(Delivery, 1))
 async def test_rows_are_written_with_the_schema_of_the_subject(
     child: Child, apache_kafka: ApacheKafka, schema_registry: Apicurio, delivery: Delivery
 ) -> None:
