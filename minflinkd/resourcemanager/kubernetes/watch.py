@@ -15,6 +15,7 @@ from minflinkd.resourcemanager.kubernetes.wire import Pod
 FIRST_PAUSE = 0.2  # seconds before the server is asked again after a failure
 LONGEST_PAUSE = 15.0
 MOST_WATCHES = 3  # that fail in a row, before all Pods are listed again
+SHORT = 1.0  # seconds; a server, or a proxy before it, that ends watches so soon would be asked without a pause
 
 log = structlog.get_logger(__name__)
 
@@ -63,8 +64,9 @@ async def _watch(client: KubernetesClient, follower: Follower, version: str) -> 
     Raises WatchExpired if it must be listed again; ApiUnknown, ApiRefused and UnusableAccess after several failures in
     a row.
     """
-    failures = 0
+    failures, short, loop = 0, 0, asyncio.get_running_loop()
     while True:
+        began = loop.time()
         try:
             async for kind, pod in client.watch(version):
                 failures = 0
@@ -78,6 +80,10 @@ async def _watch(client: KubernetesClient, follower: Follower, version: str) -> 
             if failures == MOST_WATCHES:
                 raise
             await asyncio.sleep(_pause(failures))
+        else:
+            short = short + 1 if loop.time() - began < SHORT else 0
+            if short:
+                await asyncio.sleep(_pause(short))
 
 
 def _pause(failures: int) -> float:
